@@ -55,7 +55,7 @@ ORDER = {
     "memories.embedders.service": "providers < client < embedder",
     "memories.read": "expressions replacements turns versions < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
-    "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns many < forget
+    "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns bulk < forget
         repetitions < writer < comparison < tidy < truth create < review rollback""",
     "memories.write.compare": "quick_checks vocabulary < reading grammar < word_order "
     "< duplicates < frames < corrections",
@@ -84,7 +84,7 @@ ORDER = {
     "memories.integrations.chat": "settings < memory < agent demo < loop",
     "memories.server": "sockets group_commit < api < pages warm < app < http < serve",
     "memories.server.api": """problems < middleware idempotency < access < server < routes records <
-        memory_routes openapi < conversation_routes many_routes store_routes""",
+        memory_routes openapi < conversation_routes bulk_routes store_routes""",
     "memories.server.pages": "request < results picture < views < agents < routes",
 }
 # Ring 1 is the core, ring 2 is what every user has, ring 3 is optional. No ring imports one further

@@ -78,9 +78,9 @@ if TYPE_CHECKING:
     from memories.settings import Config
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
+    from memories.write.bulk import Affected, Step
     from memories.write.comparison import Similar
     from memories.write.create import Created
-    from memories.write.many import Affected, Step
 
 __version__ = "0.1.0"
 
@@ -128,7 +128,7 @@ _HOMES = {
         "stores": "Store",
         "write.create": "Created",
         "write.comparison": "Similar",
-        "write.many": "Affected Step",
+        "write.bulk": "Affected Step",
         "transfer.audit": "LogFilters",
         "read.turns": "Turn TurnDraft",
     }.items()

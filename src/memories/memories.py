@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from memories.transfer.moves import MovedMemories
     from memories.transfer.stats import Stats
     from memories.write.accesses import Accesses
+    from memories.write.bulk import Affected
     from memories.write.captured import UnstoredTexts
     from memories.write.comparison import Repeat
     from memories.write.create import Batch, Created
-    from memories.write.many import Affected
     from memories.write.review import Review
     from memories.write.truth import Truth
     from memories.write.writer import Writer
@@ -536,10 +536,10 @@ class Memories:
         Raises:
             InvalidInput: The expression is malformed; the message gives the position.
         """
-        from memories.write import many
+        from memories.write import bulk
 
         selector = self._selector(validate.text_of(where, "where"))
-        return many.delete(self._lookup, selector, dry_run=dry_run)
+        return bulk.delete(self._lookup, selector, dry_run=dry_run)
 
     def forget_where(
         self, where: str, *, scope: str = "memories", dry_run: bool = False
@@ -590,14 +590,14 @@ class Memories:
         Raises:
             InvalidInput: The expression is malformed, or a tag is invalid.
         """
-        from memories.write import many
+        from memories.write import bulk
 
         redactor = self.config.redactor()
         new_tags, _ = redactor.pairs(tags or {})
         renamed, _ = redactor.pairs(rename_tags or {})
-        tagging = many.Tagging(new_tags, remove_tags, renamed)
+        tagging = bulk.Tagging(new_tags, remove_tags, renamed)
         selector = self._selector(where)
-        return many.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
+        return bulk.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
 
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False

@@ -22,7 +22,7 @@ from memories.transfer.export import export
 from memories.transfer.importing import import_
 from memories.transfer.intake import Intake
 from memories.transfer.migrate import migrate
-from memories.write import many, rollback
+from memories.write import bulk, rollback
 from memories.write.compare.corrections import is_correction
 from memories.write.compare.duplicates import Relation, compare_texts
 from tables import failures_of
@@ -454,13 +454,13 @@ def test_memories_forgotten_together_leave_no_link(memories: Memories, where: st
     assert {link for pair in left.values() for link in pair} <= {None, *left}
 
 
-@pytest.mark.parametrize(("page", "batch"), [(many.PAGE, many.BATCH), (1, many.BATCH), (1, 1)])
+@pytest.mark.parametrize(("page", "batch"), [(bulk.PAGE, bulk.BATCH), (1, bulk.BATCH), (1, 1)])
 @pytest.mark.parametrize("where", SOME)
 def test_memories_that_move_to_a_project_together_stay_linked(
     memories: Memories, monkeypatch: pytest.MonkeyPatch, where: str, page: int, batch: int
 ) -> None:
-    monkeypatch.setattr(many, "PAGE", page)
-    monkeypatch.setattr(many, "in_batches", functools.partial(many.in_batches, size=batch))
+    monkeypatch.setattr(bulk, "PAGE", page)
+    monkeypatch.setattr(bulk, "in_batches", functools.partial(bulk.in_batches, size=batch))
     chain(memories)
     before = links_by_id(memories)
     memories.tag_where(where, tags={"project": "shop"})
@@ -475,7 +475,7 @@ def test_memories_that_move_to_a_project_together_stay_linked(
 def test_memories_tagged_together_name_those_that_are_current_again(
     memories: Memories, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(many, "PAGE", page)
+    monkeypatch.setattr(bulk, "PAGE", page)
     older, newer = (create(memories, text) for text in (OLD, NEW))
     assert memories.tag_where(None, tags={"project": "shop"}).current_again == ()
     affected = memories.tag_where(f"id = {older}", tags={"project": "web"})

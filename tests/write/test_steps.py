@@ -14,7 +14,7 @@ from memories import Memories
 from memories.stores.records import SEARCHED
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
-from memories.write.many import moment_after
+from memories.write.bulk import moment_after
 from memories.write.rollback import _has_time
 
 pytestmark = pytest.mark.usefixtures("home")

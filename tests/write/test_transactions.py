@@ -11,7 +11,6 @@ from memories import Memories
 from memories.read.lookup import Lookup
 from memories.transfer.export import export
 from memories.transfer.importing import _Importer, import_
-from memories.write import many
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -35,13 +34,13 @@ def import_again(memories: Memories, memory_id: str) -> None:
         ),
         pytest.param(Lookup, "find_own", lambda m, one: m.delete(one), id="delete"),
         pytest.param(
-            many,
+            bulk,
             "_read_again",
             lambda m, one: m.tag_where("kind = note", tags={"kind": "fact"}),
             id="tag many",
         ),
         pytest.param(
-            many, "_read_again", lambda m, one: m.delete_where("kind = note"), id="delete many"
+            bulk, "_read_again", lambda m, one: m.delete_where("kind = note"), id="delete many"
         ),
         pytest.param(_Importer, "_select_new", import_again, id="import"),
     ],

@@ -52,8 +52,8 @@ from memories.models import KNOWN_TAGS, Draft
 if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import History, Memory
+    from memories.write.bulk import Affected
     from memories.write.create import Created
-    from memories.write.many import Affected
 
 Result = TypeVar("Result")
 

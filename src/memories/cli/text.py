@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from memories.read.conversations import Conversation, ConversationPage
     from memories.read.turns import Turn
     from memories.search.results import Considered, Explanation, Hit
+    from memories.write.bulk import Affected
     from memories.write.comparison import Similar
     from memories.write.create import Created
-    from memories.write.many import Affected
     from memories.write.review import Reviewed, Rivals
 
 MAX_LINES = 6  # on a terminal, at most this many lines of each text are shown

@@ -29,8 +29,8 @@ from memories.guard.validate import canonical_namespace
 from memories.memories import Memories
 from memories.models import SHARED
 from memories.server.api import (
+    bulk_routes,
     conversation_routes,
-    many_routes,
     memory_routes,
     store_routes,
 )
@@ -200,7 +200,7 @@ async def _buffer_body(receive: Receive) -> Receive:
 
 ROUTES: tuple[Route, ...] = (
     *memory_routes.ROUTES,
-    *many_routes.ROUTES,
+    *bulk_routes.ROUTES,
     *conversation_routes.ROUTES,
     *store_routes.ROUTES,
 )

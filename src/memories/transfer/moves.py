@@ -14,7 +14,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.lines import content_hash
 from memories.write.forget import find_repeating
-from memories.write.links import find_current_again, leave_chains, settle_links
+from memories.write.links import find_current_again, leave_correction_chains, settle_links
 
 if TYPE_CHECKING:
     from memories.embedders import Embedder
@@ -85,7 +85,7 @@ def move(
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
         settle_links(store, into, groups)
         live = [record for record in versions if record.ended_at is None]
-        leave_chains(store, live)
+        leave_correction_chains(store, live)
         store.patch([end_version(record, now, "delete") for record in live])
         current_again = find_current_again(store, live, now)
     repeating = find_repeating(store, namespace, set(groups))

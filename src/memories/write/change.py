@@ -19,7 +19,7 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring
 from memories.write.links import (
-    leave_chains,
+    leave_correction_chains,
     name_current_again,
     remove_link,
     restore_links,
@@ -55,7 +55,10 @@ class Update(NamedTuple):
 def update(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, change: Update, now: datetime
 ) -> Record:
-    """Append a new version to a memory, if anything changes; return the latest version."""
+    """Append a new version to a memory, if anything changes; return the latest version.
+
+    If only `not_corrects` is given, the link is removed and there is no new version.
+    """
     anchoring = Anchoring(lookup.judge, change.redactor, now)
     draft, kinds = _check(lookup, memory_id, change, anchoring)
     declared = versions.declared_fields(draft)
@@ -231,7 +234,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
     """
     with lookup.store.transaction():
         latest = lookup.find_own(memory_id)
-        leave_chains(lookup.store, [latest])
+        leave_correction_chains(lookup.store, [latest])
         patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
         deleted = name_current_again(lookup.store, latest, [latest], now)

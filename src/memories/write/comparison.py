@@ -1,4 +1,6 @@
-"""Compares drafts with the stored memories that they may repeat, correct or replace."""
+"""Finds the stored memories that a draft may repeat, correct or replace; `write.compare` judges
+each pair of texts.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

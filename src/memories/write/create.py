@@ -5,7 +5,8 @@ A draft passes through these steps:
 
 1. `prepare_batches` redacts and checks all drafts, then embeds them in batches. Embedding is slow,
    so it happens outside transactions. The result is batches of `Prepared`.
-2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps.
+2. `Batch.write` opens one transaction for a batch and takes each draft through the next steps. In a
+   server, `server.group_commit` opens one for the batches of several commands.
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
 4. `comparison.compare` finds the stored memories that resemble the draft. The result is a

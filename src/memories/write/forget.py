@@ -22,8 +22,8 @@ from memories.read.versions import PROPOSED
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
-from memories.write.links import find_current_again, leave_chains
-from memories.write.many import Affected, BulkTally, in_batches, select
+from memories.write.bulk import Affected, BulkTally, in_batches, select
+from memories.write.links import find_current_again, leave_correction_chains
 
 if TYPE_CHECKING:
     from memories.write.captured import UnstoredTexts
@@ -36,7 +36,7 @@ def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
     store, where = lookup.store, lookup.own.where(state="any", group=group)
     with store.transaction():  # so that no other memory keeps a link to this one
         latest = store.scan(where, limit=1, newest_first=True)
-        leave_chains(store, latest)
+        leave_correction_chains(store, latest)
         current_again = find_current_again(store, latest, now)
     reinforcements = reinforcements_of(where.namespaces, group)
 
@@ -264,7 +264,7 @@ def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[s
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():
         tally.note_links(memories)
-        leave_chains(store, memories)
+        leave_correction_chains(store, memories)
         keep_about(store, _refs_of_all(store, turns))
     also_in: tuple[str, ...] = ()
     refs = _refs_of_all(store, records)

@@ -15,7 +15,7 @@ A link is made when
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
 - a memory leaves the middle of a chain: its neighbours are linked to each other, unless they say
-  the same thing (`leave_chains`);
+  the same thing (`leave_correction_chains`);
 - a memory is restored, rolled back, moved to another namespace, or tagged by a bulk command: its
   former links that still hold are made again (`restore_links`). A memory that is moved away from
   its neighbours keeps the ids of its links until it returns (`_set_former_links_aside`).
@@ -29,7 +29,8 @@ A link ends when
 - an update gives either memory a value that no longer contradicts the other, or moves it to another
   project (`update_links_after_change`);
 - the corrected memory is restated: it is then the newer one (`move_to_end_of_chain`);
-- either memory ends (`leave_chains`), unless another replaces the correction (`take_over_links`).
+- either memory ends (`leave_correction_chains`), unless another replaces the correction
+  (`take_over_links`).
 
 A link doesn't end when the correction expires. From then on, the older memory counts as current
 (`read.versions.is_corrected`), but the link stays, because the correction may be renewed.
@@ -109,7 +110,7 @@ def link_correction(
     return _with_fields(newer, corrects=_join_ids([newest, *agreeing]))
 
 
-def leave_chains(store: Store, records: Iterable[Record]) -> None:
+def leave_correction_chains(store: Store, records: Iterable[Record]) -> None:
     """Take memories out of their chains of corrections, and link the neighbours that stay to each
     other. The memories are about to end, or to get versions without these links; they keep their
     own sides of the links.
@@ -492,7 +493,7 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
     if holds_older and holds_newer:
         _pass_on_correction_end(store, new)  # its validity period may have changed
         return new
-    leave_chains(store, [latest])
+    leave_correction_chains(store, [latest])
     return without_links(new)
 
 
@@ -532,7 +533,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
         new: Its next version.
         end: The memory at the end of its chain.
     """
-    leave_chains(store, [latest])
+    leave_correction_chains(store, [latest])
     new = without_links(new)
     if end.ref.group in new.names(NOT_CORRECTS):
         return new

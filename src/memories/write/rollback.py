@@ -23,12 +23,7 @@ from memories.read.selector import Selector
 from memories.stores import audit_log
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
-from memories.write.links import (
-    keep_links,
-    leave_chains,
-    restore_links_of,
-)
-from memories.write.many import (
+from memories.write.bulk import (
     BATCH,
     CLOCKS,
     MAX_BATCH_CHARACTERS,
@@ -37,6 +32,11 @@ from memories.write.many import (
     BulkTally,
     moment_after,
     vectors_of,
+)
+from memories.write.links import (
+    keep_links,
+    leave_correction_chains,
+    restore_links_of,
 )
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class Rollback(NamedTuple):
             if change.action != "left":
                 patches.append(self._end_latest(change, new.get(group)))
         ending = [change.latest for change in changes.values() if change.action in _ENDING]
-        leave_chains(store, ending)
+        leave_correction_chains(store, ending)
         for patches_of_page in by_count(patches, PAGE):
             store.patch(patches_of_page)
         for records in by_count(list(new.values()), PAGE):

@@ -44,7 +44,7 @@ from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref
 from memories.write.change import is_pinned
 from memories.write.comparison import compare_stored, read_vectors, score_rivals
-from memories.write.links import leave_chains, link_correction
+from memories.write.links import leave_correction_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
 from memories.write.writer import Writer
 
@@ -195,7 +195,7 @@ def apply(writer: Writer, record: Record) -> Applied | None:
         return Applied(live.ref.group, older is not None and _link(writer, live, older))
     if not _is_still_right(writer, live, older, action.get("kind")):
         return Applied(live.ref.group, False)
-    leave_chains(writer.store, [live])
+    leave_correction_chains(writer.store, [live])
     writer.store.patch([versions.end_version(live, writer.now, "delete")])
     return Applied(live.ref.group, True, ended=live)
 

@@ -57,9 +57,9 @@ class Writer(NamedTuple):
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
         """End a memory that is replaced; do nothing for None."""
         if superseded is not None:
-            from memories.write.links import leave_chains  # few drafts replace a memory
+            from memories.write.links import leave_correction_chains  # few drafts replace a memory
 
-            leave_chains(self.store, [superseded])
+            leave_correction_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
             self.store.patch([patch])
 

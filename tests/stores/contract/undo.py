@@ -17,7 +17,7 @@ from memories.read.turns import TurnDraft
 from memories.read.versions import confidence, plain_key
 from memories.stores import Store
 from memories.stores.records import Collection, Filter, Record
-from memories.write import many
+from memories.write import bulk
 
 ANN = Filter(Collection.MEMORY, ("ann",), state="any")
 MINUTE = timedelta(minutes=1)
@@ -321,7 +321,7 @@ class Undo(Opened):
     def test_deleting_many_can_be_undone_in_one_step(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(many, "BATCH", 3)
+        monkeypatch.setattr(bulk, "BATCH", 3)
         clock = Clock()
         memories = open_memories(store, clock)
         memories.create_many([f"fact {number} of the shop" for number in range(8)], force=True)

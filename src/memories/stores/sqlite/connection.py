@@ -139,7 +139,7 @@ class SQLiteFile:
                     raise
                 finally:
                     self._local.writing = False
-                self._refuse_changed_parts()
+                self._refuse_changed_parts()  # otherwise the commit is only in replaced files
                 if has_changed and durable:
                     self._note_commit(side, state)
 

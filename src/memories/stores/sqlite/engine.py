@@ -1,6 +1,6 @@
 """The SQLite engine: which versions are safe, where store files may be, and how they are opened.
 
-`whole_file` creates and migrates store files.
+`connection` reads and writes them in transactions. `whole_file` creates and migrates store files.
 
 A store file in use is opened only through apsw: closing a plain file handle to it would cancel this
 process's locks.

@@ -10,6 +10,8 @@ without a mark.
 one project, and never two that both have keys. `write.links` chooses among several corrected
 memories.
 
+- `_ONE_OF_SEVERAL` rules out statements about one of several things, and `_differ_twice` texts that
+  differ in two places.
 - `_announces_change`: "Ann lives in Oslo", "Ann moved from Oslo to Bergen".
 - `_differs_by_denial`: "gates open", "gates never open".
 - `_replaces_value`, for texts that differ in only one place:

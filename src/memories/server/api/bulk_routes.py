@@ -11,7 +11,7 @@ from memories.guard.validate import MAX_LIMIT, canonical_namespace
 from memories.search.filters import SCOPES
 from memories.server.api.memory_routes import CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import Call, Field, Fields, Route, read_route, write_route
-from memories.write.many import Affected
+from memories.write.bulk import Affected
 
 _DEFAULT_STEPS = 10
 _WHERE = Field("text", "An expression of the filter language.", required=True)

@@ -25,7 +25,7 @@ from memories.stores.protocol import Store, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import (
     find_current_again,
-    leave_chains,
+    leave_correction_chains,
     restore_links_of,
     without_links,
 )
@@ -196,7 +196,7 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
         with store.transaction():
             records = _read_again(store, selector, batch)
             tally.note_links(records)
-            leave_chains(store, records)
+            leave_correction_chains(store, records)
             for page in by_count(records, PAGE):
                 store.patch([versions.end_version(record, at, "delete") for record in page])
                 for record in page:
@@ -319,7 +319,7 @@ def retag(
             pairs = _without_taken_keys(lookup, pairs, tally)
             before = [latest for latest, _ in pairs]
             tally.note_links(before)
-            leave_chains(store, before)
+            leave_correction_chains(store, before)
             for page in by_count(pairs, PAGE):
                 _write_versions(store, page, vectors)
             ended = [latest._replace(ended_at=at) for latest in before if versions.has_link(latest)]
