@@ -11,6 +11,7 @@ from memories import Memories
 from memories.read.lookup import Lookup
 from memories.transfer.export import export
 from memories.transfer.importing import _Importer, import_
+from memories.write import bulk
 
 pytestmark = pytest.mark.usefixtures("home")
 
