@@ -201,7 +201,7 @@ class Fitter:
         return self._shortened[key][1]
 
     def _size_of_turns(self, turns: Sequence[HistoryTurn]) -> int:
-        """Return how many tokens turns take at most, including their headings and gaps."""
+        """Return an upper bound on the tokens that turns take, including headings and gaps."""
         previous: HistoryTurn | None = None
         total = 0
         for turn in rendering.sorted_turns(turns):

@@ -191,7 +191,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
     """Return whether a sentence is a line of a log, or of a file that an agent or a tool shows.
 
-    What begins such a line may also begin the user's own sentences.
+    The user's own sentences may also begin like such a line.
     """
     if role != USER and re.match(r"\d+\t", sentence):
         return True

@@ -406,7 +406,9 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store the drafts of a refused batch one by one; skip and count a single draft."""
+        """Store the drafts of a refused batch one by one; skip and count a draft refused on its
+        own.
+        """
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])
