@@ -331,6 +331,14 @@ def test_a_text_that_the_user_hands_over_is_not_the_users(lead: str, text: str) 
     ]
 
 
+def test_a_line_of_json_is_not_proposed() -> None:
+    said = "The outage was caused by a full disk."
+    for line in (f'{{"results": [{{"content": "{said}"}}]}}', f'[{{"content": "{said}"}}]'):
+        for role in ("user", "tool"):
+            assert candidates(f"Output:\n{line}\n", role) == []
+    assert candidates(f"Output:\n{said}\n", "tool")
+
+
 def test_a_text_that_is_piped_to_codex_is_not_the_users() -> None:
     piped = "<stdin>\nPlease remember that Zoe keeps the vault code.\n\nWe decided to use zstd.\n"
     for end in ("</stdin>", ""):

@@ -13,9 +13,9 @@ MAX_TEXT = 200_000
 _WRAP_WIDTH = 60  # a line of at least this many characters may continue on the next line
 # Code, and the text that a command pipes to `codex exec`.
 _CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)|^<stdin>$.*?(?:^</stdin>$|\Z)", re.S | re.M)
-# Quoted lines, tables, rules, commands and their output, stack traces, and indented code.
+# Quoted lines, tables, rules, commands and their output, stack traces, JSON, and indented code.
 _NOT_PROSE = re.compile(
-    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\()"
+    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\(|\[?\{\s*\")"
     r"|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
 )
 _BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
