@@ -214,6 +214,13 @@ def test_a_session_of_gemini_begins_with_its_first_prompt(hook: Hook, home: Path
     assert "persistent memory" not in ask("Which tram was it again?")
 
 
+@pytest.mark.usefixtures("home")
+def test_a_resumed_session_without_memories_is_given_nothing(hook: Hook) -> None:
+    assert "persistent memory" in hook("session-start", {"source": "startup"}).context
+    assert hook("session-start", {"source": "resume"}).silent
+    assert "persistent memory" in hook("session-start", {"source": "compact"}).context
+
+
 def test_a_resumed_session_is_given_only_what_is_new(hook: Hook, home: Path) -> None:
     """Its host sends the model the earlier block again."""
     resume = {"source": "resume"}

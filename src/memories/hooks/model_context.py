@@ -186,18 +186,21 @@ def open_and_recall(
 def build_block(request: RecallRequest, situation: Situation) -> session_block.SessionBlock:
     """Return the block for the start of a session.
 
+    A resumed session keeps the block that it was given, so the text is empty if there is nothing
+    new.
+
     Raises:
         StoreError: The store can't be reached, and there is no scratchpad.
     """
     config = situation.config
     state = session.read(request.home, request.session)
+    keeps_context = state.resumed and state.has_context
     own_key = session.note_key(request.session)
 
     def is_in_context(entry: "Entry") -> bool:
         """Return whether a resumed session was given this memory, or wrote it as its own note."""
-        if not (state.resumed and state.has_context):
-            return False
-        return entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
+        is_known = entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
+        return keeps_context and is_known
 
     wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
     wanted = wanted._replace(is_in_context=is_in_context)
@@ -206,20 +209,19 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
         scratchpad = read_up_to_date(config, names, datetime.now(UTC))
     if scratchpad is None:
-        return _block_with_memories(request, situation, wanted)
-    cache = cache_of(config.home, config.namespace)
-    judge = Judge(situation.root_of, cache, HOOK_SECONDS)
-    return session_block.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
+        block = _block_with_memories(request, situation, wanted)
+    else:
+        cache = cache_of(config.home, config.namespace)
+        judge = Judge(situation.root_of, cache, HOOK_SECONDS)
+        block = session_block.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
+    if keeps_context and not (block.entries or block.sessions):
+        return block._replace(text="")
+    return block
 
 
 def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext:
-    """Return a block as the context of a session.
-
-    The context is empty if the block is too long for hosts, or would only repeat what the session
-    was already given.
-    """
-    is_repetition = "in_context" in block.omitted and not (block.entries or block.sessions)
-    text = "" if is_repetition or len(block.text) > MAX_CHARACTERS else block.text
+    """Return a block as the context of a session; empty if the block is too long for hosts."""
+    text = block.text if len(block.text) <= MAX_CHARACTERS else ""
     context = HookContext(text, namespace)
     sentences = hash_sentences(text)
     if text:
