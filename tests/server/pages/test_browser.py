@@ -84,6 +84,20 @@ def test_an_edit_makes_a_version_with_a_word_by_word_history(site: Site, opened:
     assert site.memories.get(made.id).content == "Deploys happen on Tuesdays"
 
 
+def test_an_edit_of_tags_keeps_line_breaks_that_browsers_change(site: Site, opened: Open) -> None:
+    text = "\n\nOne\r\ntwo"
+    made = site.memories.create(text).memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    page.keyboard.press("e")
+    assert page.input_value("#edit textarea[name=content]") == "\n\nOne\ntwo"
+    page.fill("textarea[name=tags]", "type=fact")
+    page.click("text=Save as a new version")
+    page.locator("#told", has_text="Saved").wait_for()
+    found = site.memories.get(made.id)
+    assert (found.content, dict(found.tags)) == (text, {"type": "fact"})
+
+
 def test_a_conflicting_edit_in_a_second_tab_keeps_its_text_and_changes_nothing(
     site: Site, opened: Open
 ) -> None:

@@ -252,7 +252,7 @@ def test_memories_can_be_changed_in_the_agents_view(site: Site, opened: Open) ->
     assert site.memories.get(made.id).pinned
     start.locator("article").first.get_by_text("Delete").click()
     page.locator("#told", has_text="Deleted").wait_for()
-    assert "on Fridays" not in start.locator("pre").inner_text()
+    start.locator("pre", has_text="on Fridays").wait_for(state="detached")
     assert not any("Deploys" in content for content in contents(site))
 
 

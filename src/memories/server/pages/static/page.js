@@ -209,6 +209,7 @@ document.addEventListener("click", async (event) => {
 
 // A form sends its fields as one JSON object; data-as says how to read a field that isn't plain text.
 const reading = {
+  edit: (field) => (field.value === field.defaultValue ? undefined : field.value), // browsers read \r\n as \n
   list: (field) => [field.value],
   tags: (field) => Object.fromEntries(field.value.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
     const [key, ...rest] = line.split("=");
