@@ -44,7 +44,7 @@ def test_each_kind_of_anchor_is_read_and_written_back(
         ".Env", "\uff0eenv", ".env.", "secrets.yml::token", "x" * 501, "commit:xyz",
     ],
 )  # fmt: skip
-def test_an_anchor_outside_the_project_or_to_a_secret_is_refused_in_one_sentence(text: str) -> None:
+def test_an_anchor_outside_the_project_or_to_a_secret_file_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         grammar.parse(text)
     assert "\n" not in str(caught.value)
@@ -55,7 +55,7 @@ def test_a_memory_has_at_most_twenty_anchors() -> None:
         grammar.parse_all([f"a{number}" for number in range(21)])
 
 
-def test_a_new_text_loses_the_anchors_that_only_the_old_one_named() -> None:
+def test_a_new_text_drops_anchors_that_only_the_old_text_named() -> None:
     anchors = ("compose.yml::5433", "docs/adr.md", "compose.yml::postgres")
     old, new = "postgres listens on 5433 (compose.yml)", "postgres listens on 5434 (compose.yml)"
     assert grammar.select_named(anchors, old, new) == ("docs/adr.md", "compose.yml::postgres")

@@ -177,7 +177,7 @@ def test_nothing_outside_a_hostile_repository_is_opened(tmp_path: Path, count: i
         assert "verified" not in learned
 
 
-def test_a_link_that_is_put_in_place_meanwhile_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_created_during_the_check_is_not_followed(tmp_path: Path) -> None:
     top, outside = tmp_path / "top", tmp_path / "outside"
     outside.mkdir()
     (outside / "data.yml").write_text(SECRET)
@@ -226,9 +226,7 @@ def test_a_link_that_is_put_in_place_meanwhile_is_not_followed(tmp_path: Path) -
         ("b.yml", lambda: "l " + "=" * 1_000_000),
     ],
 )
-def test_no_file_makes_a_check_take_long(
-    tmp_path: Path, name: str, fill: Callable[[], str]
-) -> None:
+def test_no_file_slows_down_a_check(tmp_path: Path, name: str, fill: Callable[[], str]) -> None:
     (tmp_path / name).write_text(fill()[: 1 << 20])
     judge = Judge(lambda _: tmp_path, seconds=0.02)
     anchors = (f"{name}::lock", f"{name}::lock 5433", f"{name}::l o c k", f'{name}::"= ="')

@@ -76,7 +76,7 @@ def test_a_method_needs_its_class() -> None:
     assert not contents.defines_symbol("a.py", text, "Basket.total")
 
 
-def test_the_language_of_other_files_is_unknown() -> None:
+def test_other_files_have_no_known_language() -> None:
     assert not contents.knows_language("docker-compose.yml")
     assert not contents.knows_language("Makefile")
 
@@ -97,5 +97,5 @@ def test_the_language_of_other_files_is_unknown() -> None:
         ("a\nb", "a b", False),
     ],
 )
-def test_a_literal_is_whole_words_in_order(text: str, literal: str, expected: bool) -> None:
+def test_a_literal_matches_whole_words_in_order(text: str, literal: str, expected: bool) -> None:
     assert contents.contains_literal(text, literal) is expected

@@ -92,7 +92,7 @@ def test_anchors_are_things_named_in_the_text_that_the_project_contains(
     assert list(memories.get(create(text)).anchors) == anchors
 
 
-def test_no_anchors_are_found_if_none_are_wanted_or_the_project_is_another(
+def test_no_anchors_are_found_with_an_empty_list_or_another_project(
     memories: Memories, create: Create
 ) -> None:
     text = "Postgres listens on 5433, see docker-compose.yml"
@@ -193,7 +193,7 @@ def test_a_name_that_a_file_only_mentions_becomes_a_literal(
     assert memories.get(memory_id).anchors == ('src/refund.py::"rows"',)
 
 
-def test_doubtful_hits_come_last_and_are_not_dropped(
+def test_doubtful_hits_come_last_but_are_kept(
     memories: Memories, create: Create, project: Path
 ) -> None:
     stale = create("Postgres: port 5433, see docker-compose.yml")
@@ -204,7 +204,7 @@ def test_doubtful_hits_come_last_and_are_not_dropped(
     assert [hit.id for hit in memories.search(query)] == [other, stale]
 
 
-def test_an_expression_selects_by_verdict_but_nothing_is_changed_by_it(
+def test_an_expression_can_select_by_verdict_but_not_change_by_verdict(
     memories: Memories, create: Create, project: Path
 ) -> None:
     stale = create("Postgres listens on 5433, see docker-compose.yml")
@@ -223,7 +223,7 @@ def test_an_expression_selects_by_verdict_but_nothing_is_changed_by_it(
         memories.tag_where(where, tags={"a": "b"})
 
 
-def test_a_memory_without_a_place_gives_no_verdict(
+def test_without_a_place_a_memory_has_no_verdict(
     memories: Memories, create: Create, project: Path
 ) -> None:
     memory_id = create("Postgres listens on 5433, see docker-compose.yml")
@@ -273,7 +273,7 @@ def test_an_update_with_the_same_anchors_adds_no_version(
     assert memories.update(memory_id, anchors=["docker-compose.yml"]).version == 1
 
 
-def test_saying_a_memory_again_adds_its_anchors(memories: Memories, create: Create) -> None:
+def test_repeating_a_memory_adds_its_anchors(memories: Memories, create: Create) -> None:
     memory_id = create("Postgres is on the usual port")
     created = memories.create("Postgres is on the usual port", anchors=["docker-compose.yml::5433"])
     assert (created.id, created.merged) == (memory_id, ("anchors",))
@@ -298,7 +298,7 @@ def test_an_unchanged_file_is_not_read_again(
     assert "5433" not in texts and "compose" not in cache
 
 
-def test_secrets_in_anchors_are_removed_and_orders_are_marked(
+def test_secrets_in_anchors_are_removed_and_instructions_are_marked(
     memories: Memories, project: Path
 ) -> None:
     secret = "ghp_" + "a1B2" * 9

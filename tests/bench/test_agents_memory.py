@@ -59,7 +59,7 @@ def test_prompts_need_current_facts_of_their_own_project() -> None:
             assert FACTS[needed].project in (prompt.project, EVERYWHERE), prompt.id
 
 
-def test_corrections_name_an_older_fact_of_their_project_and_say_how_they_are_worded() -> None:
+def test_corrections_name_an_older_fact_of_their_project_and_their_wording() -> None:
     corrections = [fact for fact in FACTS.values() if fact.corrects]
     assert len({fact.corrects for fact in corrections}) == len(corrections)
     for fact in corrections:
@@ -80,7 +80,7 @@ def test_many_needed_facts_share_few_words_with_their_prompt() -> None:
     assert sum(not words(one) & words(other) for one, other in pairs) > len(pairs) / 2
 
 
-def test_the_score_of_an_example_equals_a_count_by_hand() -> None:
+def test_the_score_of_an_example_matches_a_hand_count() -> None:
     old, middle, new = (
         Fact("old", "a", "1", "x" * 10),
         Fact("mid", "a", "2", "", "old"),

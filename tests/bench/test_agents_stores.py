@@ -15,7 +15,7 @@ from bench import agents_stores
 STORES = agents_stores.load()
 
 
-def test_most_stores_are_for_development_and_the_others_for_tests() -> None:
+def test_half_of_the_stores_are_for_development_and_half_for_tests() -> None:
     halves = {name: {history.half for history in store} for name, store in STORES.items()}
     assert all(halves[name] == {name.split("-")[0]} for name in STORES)
     assert Counter(name.split("-")[0] for name in STORES) == {"dev": 9, "test": 9}

@@ -24,7 +24,7 @@ def test_each_half_has_marked_and_unmarked_messages_of_each_language() -> None:
     assert len(counts) == 21 * 2 * len(HALVES)
 
 
-def test_a_proposal_is_right_if_it_has_most_words_of_a_marked_sentence() -> None:
+def test_a_proposal_is_correct_if_it_contains_most_words_of_a_marked_sentence() -> None:
     message = Message(
         "en", "dev", "user", "Never use var. Fix it. TODO: mend b", ("never use var",)
     )
@@ -35,9 +35,7 @@ def test_a_proposal_is_right_if_it_has_most_words_of_a_marked_sentence() -> None
 @pytest.mark.thorough
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("is_english", [True, False])
-def test_three_quarters_of_the_marked_sentences_and_few_others_are_proposed(
-    half: str, is_english: bool
-) -> None:
+def test_most_marked_sentences_and_few_others_are_proposed(half: str, is_english: bool) -> None:
     rate = worth_rater(open_embedder("minilm"))
     results = [
         check(message, rate)

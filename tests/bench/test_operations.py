@@ -31,7 +31,7 @@ def count(room: rows.Room, row: str, measure: str = "") -> tuple[float, int]:
     return sum(case.value for case in cases), sum(case.out_of for case in cases)
 
 
-def test_writes_of_eight_sessions_are_all_counted(room: rows.Room) -> None:
+def test_every_write_of_eight_sessions_is_counted(room: rows.Room) -> None:
     assert count(room, "writes", "acknowledged") == (200, 200)
     assert count(room, "writes", "kept") == (200, 200)
 
@@ -65,7 +65,7 @@ def test_a_row_without_a_server_is_left_out(room: rows.Room) -> None:
     assert count(room, "kills") == (0, 0)
 
 
-def test_inputs_are_unique_and_the_same_in_each_run() -> None:
+def test_inputs_are_unique_and_identical_in_every_run() -> None:
     assert len(set(inputs.statements(11_000))) == 11_000
     assert inputs.statements(50) == inputs.statements(100)[:50]
     assert inputs.secrets() == inputs.secrets()
@@ -89,7 +89,7 @@ def test_an_unknown_system_is_refused() -> None:
         systems.names("omega,nothing")
 
 
-def test_each_row_has_a_line_on_the_page() -> None:
+def test_each_row_is_on_the_page() -> None:
     assert {line.row for line in page.LINES} == {*rows.ROWS, *measures.MEASURES}
 
 
@@ -102,7 +102,7 @@ CASES = [
 ]  # fmt: skip
 
 
-def test_rows_in_which_a_peer_is_better_come_first() -> None:
+def test_rows_where_a_peer_is_better_come_first() -> None:
     text = page.render({"date": "2026-01-01", "machine": "a machine"}, CASES)
     better, _, table = text.partition("## All rows")
     assert "all acknowledged texts are kept**: we 9 of 10; OMEGA (10 of 10)" in better
@@ -111,14 +111,14 @@ def test_rows_in_which_a_peer_is_better_come_first() -> None:
     assert "- OMEGA, copy: no command" in table
 
 
-def test_counts_that_differ_in_a_second_run_are_listed() -> None:
+def test_counts_that_differ_between_runs_are_listed() -> None:
     again = [CASES[0] | {"value": 8}, *CASES[1:2], CASES[2] | {"value": 11}]
     kept = "memories, `kill -9` while writing: all acknowledged texts are kept"
     assert page.find_differences(CASES, CASES) == []
     assert page.find_differences(CASES, again) == [f"{kept}: 9 of 10, then 8 of 10"]
 
 
-def test_a_run_that_adds_replaces_only_its_systems_and_rows(
+def test_a_run_with_add_replaces_only_its_own_systems_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "results.jsonl"

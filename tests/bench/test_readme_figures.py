@@ -45,7 +45,7 @@ def test_a_page_without_the_row_of_a_figure_is_named(monkeypatch: pytest.MonkeyP
         readme.render_figures()
 
 
-def test_each_section_with_a_table_of_benchmarks_names_its_command() -> None:
+def test_each_section_with_a_benchmark_table_names_its_command() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     with_tables = [section for section in sections if "\n|--" in section]
@@ -60,7 +60,7 @@ def read_sentences() -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
 
 
-def test_every_number_in_the_sentences_of_the_readme_has_a_known_source() -> None:
+def test_every_number_in_the_text_of_the_readme_has_a_known_source() -> None:
     """A figure that is measured belongs in a table, which is written from the results."""
     from memories.mcp.server import TOOLS
 

@@ -43,7 +43,7 @@ def write(file: Path, content: object) -> Path:
 # --- metrics
 
 
-def test_metrics_equal_a_calculation_by_hand() -> None:
+def test_metrics_match_a_hand_calculation() -> None:
     got = metrics.score(["x", "a", "y", "z", "w", "v", "b"], frozenset("abc"))
     assert [got[f"any@{k}"] for k in (1, 5, 10)] == [0, 1, 1]
     assert [got[f"all@{k}"] for k in (1, 5, 10)] == [0, 0, 0]
@@ -71,7 +71,7 @@ def test_ndcg_at_ten_is_one_if_all_ten_are_gold() -> None:
     assert metrics.score(gold, frozenset(gold))["ndcg@10"] == pytest.approx(1)
 
 
-def test_evidence_counts_by_the_tokens_that_a_reader_gets() -> None:
+def test_evidence_is_scored_per_thousand_tokens() -> None:
     got = metrics.score_budget(frozenset("ax"), frozenset("abc"), 400)
     assert got == {"frac@1k": pytest.approx(1 / 3), "evidence/1k": 2.5}
     assert metrics.score_budget(frozenset(), frozenset("a"), 0)["evidence/1k"] == 0
@@ -85,7 +85,7 @@ def test_metrics_are_averaged() -> None:
     assert math.isnan(metrics.mean([])["mrr"])
 
 
-def test_the_bootstrap_distinguishes_a_lead_from_chance() -> None:
+def test_the_bootstrap_distinguishes_a_real_lead_from_chance() -> None:
     lead = metrics.bootstrap([1] * 60 + [0] * 40, [0] * 40 + [0] * 60, seed=1)
     assert lead.mean == pytest.approx(0.6)
     assert 0.45 < lead.low < 0.55
@@ -389,7 +389,7 @@ def test_characters_that_no_turn_can_contain_are_left_out(here: Path) -> None:
     assert len(pool.turns) == 7
 
 
-def test_beam_with_lists_of_messages_is_read_alike(here: Path) -> None:
+def test_beam_with_lists_of_messages_is_read_the_same_way(here: Path) -> None:
     folder = beam(here / "chats")
     [as_objects] = datasets.load("beam", folder).pools
     batches = json.loads((folder / "3" / "chat.json").read_text())
@@ -436,7 +436,7 @@ def test_source_ids_are_flattened() -> None:
     ]
 
 
-def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
+def test_groups_without_dates_are_a_day_apart_and_in_order() -> None:
     one, day = datetime(2024, 5, 1, tzinfo=UTC), timedelta(days=1)
     starts = datasets.group_starts([None, one, None, one - 9 * day, None])
     assert starts == [one - day, one, one + day, one + 2 * day, one + 3 * day]
@@ -459,7 +459,7 @@ def test_groups_without_dates_are_a_day_apart_and_never_go_back() -> None:
         ("longmemeval", [haystack("q", haystack_dates=["x", "y"])], '"x" is not a time'),
     ],
 )
-def test_invalid_data_is_refused_in_one_sentence(
+def test_invalid_data_is_refused_with_a_one_sentence_error(
     here: Path, name: str, content: object, said: str
 ) -> None:
     with pytest.raises(DataError, match=said) as caught:
@@ -488,7 +488,7 @@ def test_missing_data_is_refused(here: Path) -> None:
 # --- vectors and fusion
 
 
-def test_vectors_are_cached_and_equal_the_embedders(
+def test_cached_vectors_equal_those_of_the_embedder(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = vectors.KeptVectors("fake")
@@ -590,7 +590,7 @@ def test_an_answer_is_scored_by_its_words(answer: str, expected: str, f1: float)
     assert reading.score_answer(answer, expected) == pytest.approx(f1)
 
 
-def test_a_command_of_the_user_answers_the_questions(
+def test_a_user_command_can_answer_the_questions(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     talks = json.loads(json.dumps(LOCOMO))
@@ -610,7 +610,7 @@ def test_a_command_of_the_user_answers_the_questions(
 
 
 @pytest.mark.parametrize("reader", ["no-such-reader", f"{sys.executable} -c 'raise SystemExit(3)'"])
-def test_a_reader_that_fails_ends_the_run_with_a_sentence(
+def test_a_failing_reader_ends_the_run_with_a_one_sentence_error(
     here: Path, reader: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -638,7 +638,7 @@ def test_a_copy_of_a_data_set_is_recognized_by_its_content(
         sources.main(["locomo", "nowhere.json"])
 
 
-def test_in_one_store_other_conversations_are_searched_too(here: Path) -> None:
+def test_with_one_store_other_conversations_are_searched_too(here: Path) -> None:
     file = write(here / "locomo.json", LOCOMO)
     apart = run_benchmark(file, "--systems", "dense")
     together = run_benchmark(file, "--systems", "dense", "--one-store")
@@ -650,7 +650,7 @@ def test_in_one_store_other_conversations_are_searched_too(here: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_memories_is_measured_together_with_other_systems(
+def test_memories_is_measured_alongside_other_systems(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = write(here / "locomo.json", LOCOMO)
@@ -760,7 +760,7 @@ def test_the_command_runs_by_name() -> None:
     assert "there is no nowhere.json" in done.stderr
 
 
-def test_results_that_cannot_be_written_are_refused_before_the_work(
+def test_an_unwritable_results_file_is_refused_before_the_work_starts(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(measure, "_measure")
@@ -770,7 +770,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_message_longer_than_a_turn_is_found_as_one(here: Path) -> None:
+def test_a_message_longer_than_a_turn_is_found_as_one_message(here: Path) -> None:
     folder = beam(here / "chats")
     log = "\n".join(f"line {number}: all is well" for number in range(4_500))
     hidden = f"{log}\nThe orchid costs nine euros\n{log[:50_000]}"

@@ -16,7 +16,7 @@ from memories.embedders import open_embedder
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("half", reworded.HALVES)
-def test_each_half_reaches_its_counts(half: str) -> None:
+def test_each_half_has_the_required_counts(half: str) -> None:
     minilm = open_embedder("minilm")
     assert minilm is not None
     pairs = [pair for pair in reworded.load_pairs() if pair.half == half]

@@ -151,7 +151,7 @@ def test_keep_removes_the_oldest_backups_of_this_store_only(memory: Command, fol
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_backup_removes_leftovers_of_a_killed_one_but_not_a_running_one(
+def test_a_backup_removes_leftovers_of_a_killed_backup_but_not_of_a_running_one(
     memory: Command,
 ) -> None:
     done = Path(memory("backup", "all/").json["backup"])
@@ -258,7 +258,7 @@ def test_a_scratchpad_shows_restored_memories(
     assert [each["content"] for each in shown] == ["Deploys happen on Tuesdays"]
 
 
-def test_a_memory_is_still_restored_by_its_id(
+def test_restore_also_takes_the_id_of_a_memory(
     memory: Command, ids: list[str], folder: Path
 ) -> None:
     (folder / ids[1][:8]).write_text("a file that looks like an id")
@@ -308,7 +308,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_restore_leaves_no_log_that_continues_from_the_file(
+def test_a_restore_is_refused_beside_the_log_of_the_restored_file(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, replaced: bool
 ) -> None:
     run_python(KILLED, url(store), check=False)
@@ -626,7 +626,7 @@ def test_doctor_reports_leftovers_of_killed_processes(
     assert "free some space on it" in memory("doctor").out
 
 
-def test_doctor_reports_another_program_of_the_same_name(memory: Command, folder: Path) -> None:
+def test_doctor_reports_another_program_with_the_same_name(memory: Command, folder: Path) -> None:
     folder.chmod(0o755)
     (folder / "memory").write_text("#!/bin/sh\necho another program\n")
     (folder / "memory").chmod(0o755)
@@ -648,7 +648,7 @@ def test_doctor_reports_an_unreachable_server(memory: Command) -> None:
         ("minilm", "this store's vectors were created by fake/", "memory reembed"),
     ],
 )
-def test_doctor_reports_an_embedder_with_which_every_search_fails(
+def test_doctor_reports_an_embedder_that_makes_every_search_fail(
     memory: Command, ids: list[str], embedder: str, what: str, remedy: str
 ) -> None:
     assert memory("search", "Python", env={"EMBEDDER": embedder}).code != 0
@@ -829,7 +829,7 @@ def test_salvage_reads_around_lost_pages(
         assert {"one leaf": 400, "every 20th page": 350, "half": 50}[what] <= len(saved) < 500
 
 
-def test_salvage_leaves_forgotten_memories_out(
+def test_salvage_leaves_out_forgotten_memories(
     memory: Command, ids: list[str], store: Path, folder: Path
 ) -> None:
     memory("forget", ids[0], "--yes")

@@ -243,7 +243,7 @@ def test_a_bad_file_is_refused_and_nothing_is_imported(
 @pytest.mark.parametrize(
     ("row", "data", "part"), TURNS, ids=[f"{row}-{at}" for at, (row, _, _) in enumerate(TURNS)]
 )
-def test_a_bad_turn_is_refused_and_none_is_stored(
+def test_a_bad_turn_is_refused_and_no_turn_is_stored(
     memory: Command, row: str, data: bytes, part: str
 ) -> None:
     for good in (b"", b'{"content":"good"}\n') if data.strip() and row != "8" else (b"",):
@@ -271,7 +271,7 @@ def test_a_path_that_cannot_be_opened_is_named(memory: Command, folder: Path) ->
         assert is_clean_sentence(answer.error)
 
 
-def test_a_link_to_another_file_reveals_nothing_of_it(memory: Command, folder: Path) -> None:
+def test_a_link_to_another_file_reveals_nothing_about_it(memory: Command, folder: Path) -> None:
     """Row 64."""
     (folder / "secret").write_text("root:$6$topsecret:19000:0:99999:7:::\n")
     (folder / "link").symlink_to("secret")

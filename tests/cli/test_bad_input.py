@@ -443,7 +443,7 @@ def contents_of_the_store(memory: Command, stored: Callable[..., str]) -> Callab
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: f"{bad.row}-{str(bad.command)[:40]!a}")
 @pytest.mark.thorough
-def test_bad_input_gets_one_sentence_and_changes_nothing(
+def test_bad_input_gets_a_one_sentence_error_and_changes_nothing(
     memory: Command, contents_of_the_store: Callable[[], Any], bad: Bad
 ) -> None:
     before = contents_of_the_store()
@@ -520,7 +520,7 @@ def test_an_empty_or_unknown_value_is_refused(
         "https://a/#b",
     ],
 )
-def test_serve_refuses_a_public_url_that_is_not_just_an_address(
+def test_serve_refuses_a_public_url_with_more_than_an_address(
     memory: Command, home: Path, url: str
 ) -> None:
     answer = memory("serve", "--public-url", url)
@@ -549,7 +549,7 @@ def test_stopping_a_server_that_does_not_run_says_so(memory: Command) -> None:
     assert memory("serve", "--stop").json == {"running": False, "stopped": False}
 
 
-def test_bad_settings_get_one_sentence(memory: Command, home: Path) -> None:
+def test_bad_settings_get_a_one_sentence_error(memory: Command, home: Path) -> None:
     failures = []
     for row, env, part in SETTINGS:
         for command in (["list"], ["create", "content"]):
@@ -690,7 +690,7 @@ def test_markup_is_plain_text(memory: Command, text: str) -> None:
     assert one_line in memory("get", created["id"], "--format", "text").out
 
 
-def test_strange_but_valid_input_is_accepted(memory: Command) -> None:
+def test_unusual_but_valid_input_is_accepted(memory: Command) -> None:
     """Rows 9, 10, 11 and 12."""
     assert memory("create", "\ufeffcontent").json["content"] == "content"
     assert memory("create", "e\u0301").json["content"] == "é"
@@ -731,7 +731,7 @@ def test_the_error_for_an_ambiguous_prefix_lists_the_matches(memory: Command) ->
     assert json.loads(answer.err)["matches"] == ids
 
 
-def test_a_store_of_another_model_is_not_searched(memory: Command) -> None:
+def test_a_store_with_another_model_is_not_searched(memory: Command) -> None:
     memory("create", "content")
     for command in (["search", "content"], ["create", "something else"]):
         answer = memory(*command, env={"EMBEDDER": "minilm"})
@@ -837,7 +837,7 @@ def test_any_stored_memory_is_returned_unchanged(
 )
 @given(text=anything)
 @pytest.mark.thorough
-def test_any_argument_gets_an_answer_or_one_line(memory: Command, text: str) -> None:
+def test_any_argument_gets_an_answer_or_a_one_line_error(memory: Command, text: str) -> None:
     for command in (
         ["get", "--", text], ["list", "--since", text], ["list", "-n", text],
         ["list", "--tag", text], ["turns", "tail", "--", text], ["search", "q", "--in", text],

@@ -172,7 +172,7 @@ def test_very_similar_lines_are_not_stored(
 
 
 @pytest.mark.parametrize("output_format", ["text", "compact"])
-def test_as_text_each_line_has_its_result(memory: Command, output_format: str) -> None:
+def test_in_text_each_line_has_its_result(memory: Command, output_format: str) -> None:
     out = memory(
         "create", "--lines", "-", "--format", output_format, stdin="Ann leads\nAnn leads\n\0\n"
     ).out.splitlines()
@@ -187,9 +187,7 @@ def test_as_text_each_line_has_its_result(memory: Command, output_format: str) -
     assert out[3] == "3 lines, 1 stored, 1 known, 0 duplicates, 1 refused"
 
 
-def test_a_line_that_is_too_long_is_refused(
-    memory: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_overlong_line_is_refused(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MAX_LINE_BYTES", 100)
     monkeypatch.setattr(bulk, "_READ_BYTES", 7)
     lines, counts = parse_results(

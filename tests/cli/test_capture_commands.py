@@ -14,7 +14,7 @@ def is_on(name: str | None = None) -> bool:
     return switch.read_state(str(Path.cwd()), name).on
 
 
-def test_off_and_on_apply_to_this_project(
+def test_off_and_on_apply_to_the_current_project(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = memory("off").json
@@ -40,14 +40,16 @@ def test_off_in_a_folder_applies_to_the_whole_repository(
     assert not is_on()
 
 
-def test_off_and_on_for_all_projects(memory: Command) -> None:
+def test_memory_can_be_switched_off_and_on_for_all_projects(memory: Command) -> None:
     memory("off", "--all")
     assert not is_on()
     assert memory("on").json["on"] is False
     assert memory("on", "--all").json["on"] is True
 
 
-def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> None:
+def test_memory_can_be_switched_off_and_on_for_a_session(
+    memory: Command, home: Path, folder: Path
+) -> None:
     assert "found no agent session in" in memory("off", "--session").error
     session.add_facts(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
@@ -59,12 +61,12 @@ def test_off_and_on_for_a_session(memory: Command, home: Path, folder: Path) -> 
     )
 
 
-def test_the_session_is_the_one_that_the_host_names(memory: Command) -> None:
+def test_the_session_is_the_one_named_by_the_host(memory: Command) -> None:
     for variable, name in session.VARIABLES.items():
         assert memory("off", "--session", env={variable: "x"}).json["for"] == f"session {name}.x"
 
 
-def test_a_session_that_has_ended_does_not_run_here(
+def test_an_ended_session_is_not_the_current_session(
     memory: Command, home: Path, folder: Path
 ) -> None:
     session.add_facts(str(home), "codex.s1", folder=str(folder))
@@ -81,7 +83,7 @@ def test_on_names_other_switches_that_keep_memory_off(memory: Command, folder: P
     assert (answer["on"], ".memories-off" in answer["why"]) == (False, True)
 
 
-def test_all_and_session_can_not_be_combined(memory: Command) -> None:
+def test_all_and_session_cannot_be_combined(memory: Command) -> None:
     done = memory("off", "--session", "--all")
     assert (done.code, "can't be combined" in done.error) == (2, True)
 

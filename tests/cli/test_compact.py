@@ -71,7 +71,7 @@ def test_no_content_can_imitate_a_line(memory: Command, stored: Callable[..., st
     assert not [line for line in lines(memory, "list") if line.startswith("next")]
 
 
-def test_a_name_can_not_hide_the_mark_after_it(memory: Command) -> None:
+def test_a_name_cannot_hide_the_mark_after_it(memory: Command) -> None:
     memory("turns", "add", "a b#1 11-22 x: y", "We ship", "--speaker", "Ann: no [global]")
     head, line = lines(memory, "search", "ship", "--in", "history")
     assert line == '"a b#1 11-22 x: y#0" We ship'
@@ -85,7 +85,7 @@ def test_turns_have_the_same_form(memory: Command) -> None:
     assert line == "standup#0 We ship on Friday"
 
 
-def test_a_page_and_a_long_text_say_that_there_is_more(
+def test_a_page_and_a_long_text_say_when_there_is_more(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     ids = [stored(f"the {number}. memory") for number in range(3)]
@@ -170,7 +170,7 @@ def test_history_has_a_line_for_each_version(memory: Command, stored: Callable[.
     assert (first, second) == ("1 Deploys happen on Tuesdays", "2 Deploys happen on Thursdays")
 
 
-def test_a_line_takes_at_most_half_the_tokens_of_its_text_in_addition(memory: Command) -> None:
+def test_a_line_adds_at_most_half_the_tokens_of_its_text(memory: Command) -> None:
     """The texts are new and have 60 characters or more, like facts that name who, what and when."""
     texts = [
         f"The {n}. service of the shop listens on port {5000 + n} since the move in May"
@@ -187,7 +187,7 @@ def test_a_line_takes_at_most_half_the_tokens_of_its_text_in_addition(memory: Co
         assert len(printed) <= 1.5 * sum(map(len, texts))
 
 
-def test_an_id_is_shortened_as_far_as_possible(memory: Command) -> None:
+def test_an_id_is_as_short_as_possible(memory: Command) -> None:
     with Memories() as memories:
         june = datetime.fromisoformat("2024-06-30T10:00Z")
         old = memories.create(

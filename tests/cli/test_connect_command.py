@@ -202,7 +202,9 @@ def test_entries_have_the_form_that_the_host_documents(
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_an_empty_home_is_empty_again(host: str, memory: Command, user: Path) -> None:
+def test_an_empty_home_is_empty_again_after_disconnect(
+    host: str, memory: Command, user: Path
+) -> None:
     answer = memory("connect", host, "--capture").json["connected"][0]
     assert any("is not installed here" in note for note in answer["notes"])
     assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in everything(user))
@@ -246,7 +248,7 @@ def test_a_hook_keeps_the_variables_that_the_user_added(
     assert not file.exists() or not commands_of(file)
 
 
-def test_several_hooks_of_an_event_become_one_with_the_variables_of_one(
+def test_several_hooks_of_an_event_become_one_and_keep_its_variables(
     memory: Command, user: Path
 ) -> None:
     memory("connect", "claude-code")
@@ -342,7 +344,7 @@ CURSOR_KNOWS = {  # Cursor ignores the whole file if it contains an unknown even
 }
 
 
-def test_cursor_gets_only_hooks_that_it_knows(memory: Command, user: Path) -> None:
+def test_cursor_gets_only_hooks_that_it_supports(memory: Command, user: Path) -> None:
     memory("connect", "cursor", "--capture", "-n", "bob")
     file = user / ".cursor" / "hooks.json"
     written = json.loads(file.read_text())  # no comments
@@ -483,7 +485,7 @@ def test_the_users_options_of_the_server_are_kept(
 @pytest.mark.parametrize(
     "option", [["--namespace", "bob"], ["--namespace=bob"], ["-n", "bob"], ["-nbob"]]
 )
-def test_a_namespace_that_the_user_added_is_not_dropped_without_a_note(
+def test_dropping_a_namespace_that_the_user_added_is_noted(
     option: list[str], memory: Command, user: Path
 ) -> None:
     entry = {"command": "memoriae", "args": ["mcp", *option]}
@@ -517,7 +519,7 @@ def test_a_hook_whose_command_is_a_list_is_left_alone(memory: Command, user: Pat
 @pytest.mark.parametrize(
     "command", ["uvx memoriae", "uvx memoriae@latest", "uv tool run memoriae", "pipx run memoriae"]
 )
-def test_a_server_from_a_one_click_link_can_be_connected_and_disconnected(
+def test_a_server_added_by_a_one_click_link_can_be_connected_and_disconnected(
     command: str, memory: Command, user: Path
 ) -> None:
     file = user / ".cursor" / "mcp.json"
@@ -591,7 +593,7 @@ def test_broken_files_are_refused_and_not_changed(
     assert everything(user) == before
 
 
-def test_a_broken_file_of_one_host_prevents_changes_to_all_named_hosts(
+def test_a_broken_file_of_one_host_blocks_changes_to_all_named_hosts(
     memory: Command, user: Path
 ) -> None:
     (user / ".gemini").mkdir()
@@ -622,7 +624,7 @@ def test_modes_and_links_are_kept(memory: Command, user: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["connect", "disconnect"])
-def test_a_file_that_is_read_only_is_refused(verb: str, memory: Command, user: Path) -> None:
+def test_a_read_only_file_is_refused(verb: str, memory: Command, user: Path) -> None:
     write_mine(user, "claude-code")
     if verb == "disconnect":
         assert memory("connect", "claude-code").code == 0
@@ -661,7 +663,7 @@ def test_only_a_few_copies_are_kept(memory: Command, user: Path) -> None:
     assert json.loads(copies(user)[-1].read_text()) == {"number": 8}
 
 
-def test_a_folder_that_disconnect_did_not_find_can_still_be_restored(
+def test_a_folder_that_a_first_disconnect_missed_can_still_be_restored(
     memory: Command, user: Path, tmp_path: Path
 ) -> None:
     moved = {"CLAUDE_CONFIG_DIR": str(tmp_path / "moved")}
@@ -706,7 +708,7 @@ def test_a_diff_shows_no_secret(memory: Command, user: Path) -> None:
 
 
 @pytest.mark.parametrize("host", [name for name, host in load_hosts().items() if host.project])
-def test_project_files_reveal_nothing_of_this_machine(
+def test_project_files_reveal_nothing_about_this_machine(
     host: str, memory: Command, user: Path, folder: Path
 ) -> None:
     (folder / ".git").mkdir()
@@ -760,7 +762,7 @@ def test_the_home_is_not_a_project(memory: Command, user: Path) -> None:
         ("disconnect",),
     ],
 )
-def test_wrong_usage_changes_nothing(
+def test_incorrect_usage_changes_nothing(
     arguments: tuple[str, ...], memory: Command, user: Path
 ) -> None:
     answer = memory(*arguments)
@@ -812,7 +814,7 @@ def test_each_operating_system_has_its_own_paths(
     assert load_hosts()[host].user_files(Where(tmp_path, {}, platform)).server == tmp_path / file
 
 
-def test_the_words_of_a_hook_are_quoted_for_a_shell() -> None:
+def test_the_command_of_a_hook_is_quoted_for_the_shell() -> None:
     for program in ("/home/a b/memory", "/home/it's/$HOME/memory", "/plain/memory"):
         line = hook_command([program, "-m", "memories"], "stop", "codex", ["--capture"])
         assert shlex.split(line) == [
@@ -852,7 +854,7 @@ def test_a_folder_named_memories_in_a_project_is_not_run(
 
 
 @pytest.mark.parametrize("folder", ["/Users/Ann Lee", "/Users/O'Hara"])
-def test_the_value_of_a_variable_does_not_change_where_a_word_ends(
+def test_a_space_in_a_variable_does_not_split_a_word(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", folder)
@@ -1006,7 +1008,7 @@ def test_the_next_step_of_a_projects_connection_works_in_any_folder(
     assert row["next"] == f"to disconnect it: {undo}"
 
 
-def test_a_host_that_can_not_capture_says_so(memory: Command, user: Path) -> None:
+def test_a_host_that_cannot_capture_says_so(memory: Command, user: Path) -> None:
     for _ in range(2):
         answer = memory("connect", "zed", "--capture").json["connected"][0]
         assert any("Zed has no hooks, so it captures nothing" in each for each in answer["notes"])
@@ -1030,7 +1032,7 @@ def test_a_host_that_can_not_capture_says_so(memory: Command, user: Path) -> Non
         ("gemini", ".gemini/extensions/memories/gemini-extension.json", "{}", None),
     ],
 )
-def test_a_plugin_in_addition_to_the_entry_is_reported(
+def test_a_plugin_next_to_an_entry_is_reported(
     host: str, file: str, on: str, off: str | None, memory: Command, user: Path
 ) -> None:
     (user / file).parent.mkdir(parents=True)
@@ -1048,7 +1050,7 @@ def test_a_plugin_in_addition_to_the_entry_is_reported(
         )
 
 
-def test_a_servers_entry_contains_the_set_store_unless_it_has_a_password(
+def test_a_servers_entry_contains_the_configured_store_unless_it_has_a_password(
     memory: Command, user: Path, folder: Path
 ) -> None:
     memory("connect", "gemini", env={"MEMORY_STORE": "sqlite:///here.db"})
@@ -1131,7 +1133,7 @@ def test_an_error_names_the_hosts_that_were_connected_before_it(
     assert error.startswith("connected Cursor, but cannot write ")
 
 
-def test_a_register_that_can_not_be_written_undoes_the_connection(
+def test_an_unwritable_register_undoes_the_connection(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.connect import files

@@ -62,7 +62,7 @@ def test_the_text_is_the_prompt(filled: Command) -> None:
     assert answer.err == ""
 
 
-def test_a_context_of_the_command_stays_within_its_budget(filled: Command) -> None:
+def test_the_command_keeps_a_context_within_its_budget(filled: Command) -> None:
     shape = filled("context", "who keeps bees?", "--conversation", "c", "--budget", "130").json
     assert estimate_tokens(shape["prompt"]) <= 130
     assert 0 < len(shape["history"]) < 16

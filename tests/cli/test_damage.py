@@ -97,7 +97,7 @@ def test_derived_data_needs_no_backup(memory: Command, damaged: str, home: Path)
     assert memory("create", "note four about sailing", "--force").code == 0
 
 
-def test_vectors_whose_model_is_unreadable_are_created_again(
+def test_vectors_with_an_unreadable_model_are_recreated(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     stored("a note about sailing")
@@ -139,7 +139,7 @@ def test_a_migration_copies_the_undamaged_records(
     assert len(copy.json["results"]) == 2
 
 
-def test_an_earlier_copy_keeps_the_damaged_records(
+def test_a_copy_keeps_records_that_were_damaged_later_in_its_source(
     memory: Command, stored: Callable[..., str], home: Path, tmp_path: Path
 ) -> None:
     stored("kept elsewhere")
@@ -258,7 +258,7 @@ HAND_WRITTEN = {
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("line", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
-def test_an_edited_line_does_not_stop_reads(
+def test_an_edited_line_does_not_prevent_reads(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: dict[str, Any]
 ) -> None:
     folder = tmp_path / "notes"
@@ -308,7 +308,7 @@ def test_a_sound_store_in_a_folder_is_healthy(
     assert answer.json["records"] == 1
 
 
-def test_a_conversation_with_a_hostile_name_is_shown_on_one_line_and_can_be_forgotten(
+def test_a_hostile_conversation_name_is_shown_on_one_line_and_can_be_forgotten(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, name = tmp_path / "notes", "talk\n9 turns, \u202eFAKE"

@@ -122,7 +122,7 @@ def test_an_unusable_text_changes_nothing(
         ),
     ],
 )
-def test_a_text_that_can_not_be_stored_is_kept(
+def test_a_text_that_cannot_be_stored_is_kept_for_the_user(
     memory: Command,
     terminal: Command,
     stored: Callable[..., str],
@@ -143,7 +143,7 @@ def test_a_text_that_can_not_be_stored_is_kept(
     assert content(memory, name) != "Mine"
 
 
-def test_line_endings_of_another_system_are_not_a_change(
+def test_different_line_endings_are_not_a_change(
     memory: Command, terminal: Command, stored: Callable[..., str], editor: Editor
 ) -> None:
     name = stored("one\ntwo")
@@ -202,7 +202,7 @@ def test_a_memory_of_another_namespace_is_not_edited(
     assert "Memory is in namespace shared; to edit it, add -n shared" in answer.out
 
 
-def test_the_library_updates_only_the_version_that_was_read() -> None:
+def test_the_library_updates_only_the_expected_version() -> None:
     from memories import Conflict
 
     with Memories() as memories:

@@ -112,7 +112,7 @@ def make_fail(service: Server, behaviour: Behaviour) -> None:
 
 @pytest.mark.first(5)
 @pytest.mark.parametrize("case", [*DOWN, *UNUSABLE])
-def test_with_a_fallback_words_search_the_whole_store(
+def test_the_fallback_searches_the_whole_store_by_words(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
@@ -150,7 +150,7 @@ def test_without_a_fallback_the_error_names_the_embedder(
 
 @pytest.mark.parametrize("fallback", ["none", "local"])
 @pytest.mark.parametrize("where", ["refused", "no such host", "hangs at connecting"])
-def test_an_unreachable_service_is_named_and_words_are_used_with_a_fallback(
+def test_an_unreachable_service_is_named_and_the_fallback_searches_by_words(
     memory: Command,
     service: Server,
     full: str,
@@ -181,7 +181,7 @@ def test_an_unreachable_service_is_named_and_words_are_used_with_a_fallback(
     )
 
 
-def test_memories_without_a_vector_get_one_later(
+def test_memories_without_a_vector_get_it_later(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reembedding ignores the pause, and retries while that may help."""
@@ -197,7 +197,7 @@ def test_memories_without_a_vector_get_one_later(
         assert memories.status().without_vector_count == 0
 
 
-def test_processes_of_a_home_share_the_pause(
+def test_processes_with_one_home_share_the_pause(
     memory: Command, process: Command, service: Server, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")
@@ -233,7 +233,7 @@ def test_processes_of_a_home_share_the_pause(
 
 
 @pytest.mark.parametrize("code", [401, 429, 500])
-def test_the_pause_reveals_no_query_of_another_caller(
+def test_the_pause_does_not_reveal_queries_of_other_callers(
     memory: Command, service: Server, home: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """Services quote the text in their errors."""
@@ -247,7 +247,7 @@ def test_the_pause_reveals_no_query_of_another_caller(
     assert b"question" not in file.read_bytes()
 
 
-def test_another_key_is_tried_at_once(
+def test_a_new_key_is_tried_at_once(
     memory: Command, service: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")

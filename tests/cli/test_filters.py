@@ -177,7 +177,9 @@ def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: C
     assert "alpha" in str(filled.search("deploy", project="alpha"))
 
 
-def test_a_filter_of_one_scope_sets_it_in_mcp_and_is_refused_in_others(filled: Memories) -> None:
+def test_a_filter_with_a_scope_selects_it_in_mcp_and_is_refused_in_other_scopes(
+    filled: Memories,
+) -> None:
     rows = [row for row in FILTERS.values() if row.scope != "all"]
     assert [row.name for row in rows] == ["conversation", "role", "speaker", "pending"]
     for row in rows:

@@ -156,7 +156,7 @@ def test_an_import_says_why_memories_wait(memory: Command, folder: Path) -> None
     ) in shown
 
 
-def test_a_proposal_of_tidy_is_imported_only_from_an_own_file(
+def test_a_tidy_proposal_is_imported_only_from_the_users_own_file(
     memory: Command, folder: Path
 ) -> None:
     with Memories() as memories:
@@ -256,7 +256,7 @@ def test_the_users_own_export_is_imported_unchanged(memory: Command, folder: Pat
     assert memory("export", *other).out == before
 
 
-def test_only_the_holder_of_the_key_can_write_an_own_export(
+def test_only_the_owner_of_the_key_can_sign_an_export(
     memory: Command, home: Path, folder: Path
 ) -> None:
     memory("create", "The ferry leaves at nine")

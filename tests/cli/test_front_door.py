@@ -54,7 +54,9 @@ def interrupted(moment: str, *arguments: str) -> subprocess.CompletedProcess[str
         ("memories.transfer.export", ["export"]),
     ],
 )
-def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str]) -> None:
+def test_ctrl_c_gets_a_one_sentence_message_at_any_moment(
+    moment: str, arguments: list[str]
+) -> None:
     done = interrupted(moment, *arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr) == {"error": INTERRUPTED}
@@ -69,7 +71,7 @@ def test_ctrl_c_gets_one_sentence_at_any_moment(moment: str, arguments: list[str
         ("memories.write.turns", ["turns", "add", "talk", "content"]),
     ],
 )
-def test_ctrl_c_during_a_change_says_that_it_may_have_been_made(
+def test_ctrl_c_during_a_change_says_that_the_change_may_have_been_made(
     moment: str, arguments: list[str]
 ) -> None:
     done = interrupted(moment, *arguments)
@@ -114,7 +116,7 @@ def test_ctrl_c_is_reported_in_the_chosen_format() -> None:
     assert (done.returncode, done.stderr) == (1, f"error: {INTERRUPTED}\n")
 
 
-def test_ctrl_c_while_waiting_for_standard_input_gets_one_sentence(folder: Path) -> None:
+def test_ctrl_c_while_waiting_for_standard_input_gets_a_one_sentence_message(folder: Path) -> None:
     script = f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{_WAITING}"
     running = subprocess.Popen(
         [sys.executable, "-c", script, "create", "-"],

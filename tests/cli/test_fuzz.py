@@ -97,7 +97,7 @@ def changed(shape: dict[str, Any]) -> st.SearchStrategy[bytes]:
     lines=st.lists(changed(LINE) | st.binary(max_size=60), max_size=4),
     collection=st.sampled_from(COLLECTIONS),
 )
-def test_any_lines_are_imported_or_refused(
+def test_arbitrary_lines_are_imported_or_refused(
     memory: Command, lines: list[bytes], collection: str
 ) -> None:
     data = HEADER + b"\n".join(lines).replace(
@@ -110,7 +110,7 @@ def test_any_lines_are_imported_or_refused(
 
 @some
 @given(start=st.binary(max_size=300))
-def test_any_file_is_refused(memory: Command, start: bytes) -> None:
+def test_arbitrary_files_are_refused(memory: Command, start: bytes) -> None:
     answer = memory("import", "-", stdin=start)
     check_ending(answer)
     assert answer.code == 2 or not start.strip()
@@ -119,7 +119,7 @@ def test_any_file_is_refused(memory: Command, start: bytes) -> None:
 @pytest.mark.thorough
 @some
 @given(lines=st.lists(changed(TURN) | st.binary(max_size=60), max_size=4))
-def test_any_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) -> None:
+def test_arbitrary_turns_are_stored_or_refused(memory: Command, lines: list[bytes]) -> None:
     check_ending(memory("turns", "add", "trip", "-", stdin=b"\n".join(lines)))
     check_ending(memory("turns", "tail", "trip"))
 
@@ -145,7 +145,7 @@ def finite_command(command: str, words: list[str]) -> list[str]:
 @example(command="mcp", words=[], data=b"")
 @example(command="edit", words=["-"], data=b"")
 @example(command="connect", words=["claude-code"], data=b"")
-def test_any_words_after_a_command_get_an_answer_or_one_sentence(
+def test_arbitrary_words_after_a_command_get_an_answer_or_a_one_sentence_error(
     memory: Command, command: str, words: list[str], data: bytes
 ) -> None:
     check_ending(memory(*finite_command(command, words), stdin=data))
@@ -154,6 +154,8 @@ def test_any_words_after_a_command_get_an_answer_or_one_sentence(
 @some
 @given(words=st.lists(st.text(max_size=10), max_size=3))
 @example(words=["serve", "--no-http"])
-def test_any_words_get_an_answer_or_one_sentence(memory: Command, words: list[str]) -> None:
+def test_arbitrary_words_get_an_answer_or_a_one_sentence_error(
+    memory: Command, words: list[str]
+) -> None:
     if not words or words[0] not in LEFT_OUT:
         check_ending(memory(*finite_command(words[0], words[1:]) if words else ()))

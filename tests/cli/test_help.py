@@ -93,7 +93,7 @@ def test_the_commands_of_a_group_are_together() -> None:
 # --- pages
 
 
-def test_no_command_prints_six_everyday_commands(memory: Command) -> None:
+def test_without_a_command_six_everyday_commands_are_printed(memory: Command) -> None:
     page = memory().out
     assert page == memory("help").out == f"{everyday_page()}\n"
     assert memory().code == 0
@@ -122,7 +122,7 @@ def test_help_shows_a_command_of_a_group(memory: Command) -> None:
 
 
 @pytest.mark.parametrize("group", ["turns", "scratchpad", "capture"])
-def test_a_group_alone_prints_its_page(memory: Command, group: str) -> None:
+def test_a_group_without_a_command_prints_its_page(memory: Command, group: str) -> None:
     answer = memory(group)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == memory(group, "--help").out
@@ -167,7 +167,7 @@ def test_every_alias_runs_its_command(memory: Command) -> None:
     ],
 )
 @pytest.mark.cold
-def test_unquoted_words_get_the_command_with_quotes(
+def test_unquoted_words_get_a_hint_with_the_quoted_command(
     memory: Command, home: Path, arguments: str, command: str
 ) -> None:
     answer = memory(*arguments.split())
@@ -176,7 +176,7 @@ def test_unquoted_words_get_the_command_with_quotes(
     assert not home.exists()
 
 
-def test_the_quoted_command_keeps_quoted_options(memory: Command) -> None:
+def test_the_hint_keeps_quoted_options(memory: Command) -> None:
     error = memory("create", "a", "b", "--project", "my shop").error
     assert error.endswith('memory create "a b" --project "my shop"')
     error = memory("search", "It's", "now", "--project", "$x").error
@@ -315,7 +315,7 @@ def test_options_are_grouped_in_sections(memory: Command) -> None:
     assert f"1 to {MAX_LIMIT}. [default: 10]" in page
 
 
-def test_a_page_with_a_time_says_how_to_write_one(memory: Command) -> None:
+def test_a_page_with_a_time_option_says_how_to_write_a_time(memory: Command) -> None:
     for name, found in EVERY.items():
         timed = any(option.metavar == "TIME" for option in found.params)
         assert (
@@ -368,7 +368,7 @@ def test_the_version_is_printed(memory: Command) -> None:
         (("create", "--content", "x"), "'--content'; give the text without an option"),
     ],
 )
-def test_a_wrong_command_line_gets_one_sentence(
+def test_a_wrong_command_line_gets_a_one_sentence_error(
     memory: Command, arguments: tuple[str, ...], said: str
 ) -> None:
     answer = memory(*arguments)
@@ -452,7 +452,7 @@ def test_commands_options_and_choices_are_completed(completed: Completed) -> Non
     assert found == CHOICES
 
 
-def test_names_in_the_store_are_completed(memory: Command, completed: Completed) -> None:
+def test_names_from_the_store_are_completed(memory: Command, completed: Completed) -> None:
     memory(
         "create",
         "The editor is Vim",
@@ -502,7 +502,7 @@ def test_completion_prints_no_errors(
     assert completed("memory list --project s") == []
 
 
-def test_completion_creates_no_store_and_counts_no_read(
+def test_completion_creates_no_store_and_counts_no_reads(
     memory: Command, completed: Completed, home: Path
 ) -> None:
     assert completed("memory list --project s") == []

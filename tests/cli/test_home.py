@@ -103,7 +103,7 @@ def test_a_path_that_is_too_long_is_named_in_the_error(memory: Command, tmp_path
             assert "too long" in answer.error
 
 
-def test_doctor_reports_a_second_name_of_the_store(memory: Command, home: Path) -> None:
+def test_doctor_reports_a_second_name_for_the_store(memory: Command, home: Path) -> None:
     memory("create", "The office is in Berlin")
     os.link(home / "memories.db", home / "other.db")
     [finding] = json.loads(memory("doctor").out)["findings"]
@@ -129,7 +129,7 @@ def run_limited(limit: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_too_little_memory_is_reported_in_one_sentence() -> None:
+def test_running_out_of_memory_is_reported_in_one_sentence() -> None:
     done = run_limited("ulimit -v 60000")
     assert (done.returncode, done.stdout) == (1, "")
     assert json.loads(done.stderr)["error"].startswith("out of memory; close other programs")

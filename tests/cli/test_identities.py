@@ -173,7 +173,7 @@ def test_a_project_is_found_by_its_alias(memory: Command, shop: Path) -> None:
     assert memory("list", "--project", "shop").json["count"] == 2
 
 
-def test_the_end_of_a_projects_name_is_enough_unless_it_is_ambiguous(
+def test_the_last_part_of_a_projects_name_is_enough_unless_it_is_ambiguous(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     in_shop = stored("Deploys happen on Tuesdays", "--project", ACME, "--key", "deploy/day")
@@ -198,7 +198,7 @@ def test_the_end_of_a_projects_name_is_enough_unless_it_is_ambiguous(
     assert memory("list", "--project", "shop").json["count"] == 1
 
 
-def test_the_end_of_a_projects_name_is_enough_for_a_prompt(
+def test_the_last_part_of_a_projects_name_is_enough_for_a_prompt(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("Deploys happen on Tuesdays", "--project", ACME)
@@ -242,7 +242,7 @@ def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> 
         (["show", "/"], "/ is not in one of your git repositories, so it has no project"),
     ],
 )
-def test_invalid_commands_about_projects_get_one_sentence(
+def test_invalid_project_commands_get_a_one_sentence_error(
     memory: Command, words: list[str], said: str
 ) -> None:
     assert memory("projects", *words).error == said
@@ -312,7 +312,7 @@ def test_a_namespace_is_shown_renamed_merged_and_deleted(
 
 
 @pytest.mark.parametrize("action", ["rename", "merge"])
-def test_a_namespace_takes_rejected_edits_of_its_scratchpad_along(
+def test_rejected_scratchpad_edits_move_with_their_namespace(
     memory: Command, stored: Callable[..., str], home: Path, action: str
 ) -> None:
     stored("bob likes tea", "-n", "bob")
@@ -379,7 +379,7 @@ def test_moved_memories_can_be_moved_back_with_the_command_in_the_answer(
         (["show", "bob", "--yes"], "namespaces show changes nothing; omit --yes"),
     ],
 )
-def test_invalid_commands_about_namespaces_get_one_sentence_and_change_nothing(
+def test_invalid_namespace_commands_get_a_one_sentence_error_and_change_nothing(
     memory: Command, stored: Callable[..., str], words: list[str], said: str
 ) -> None:
     stored("bob likes tea", "-n", "bob")
@@ -401,7 +401,7 @@ def test_deleting_a_namespace_on_a_terminal_requires_its_name(
     assert memory("namespaces").json["count"] == 0
 
 
-def test_an_identity_can_be_moved_completely_into_another_home(
+def test_a_whole_identity_can_be_moved_to_another_home(
     memory: Command, stored: Callable[..., str], tmp_path: Path
 ) -> None:
     made = stored("bob likes tea", "-n", "bob", "--key", "user/drink")

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_refused_before_anything_is_stored(
     assert problem in import_error(memory, "given")
 
 
-def test_an_archive_that_unpacks_to_far_too_much_is_refused(
+def test_an_archive_that_unpacks_to_too_much_data_is_refused(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
@@ -242,7 +242,7 @@ def test_a_url_is_refused_for_a_source_that_is_a_file(memory: Command, folder: P
         "\0",
     ],
 )
-def test_malformed_frontmatter_breaks_no_import(
+def test_malformed_frontmatter_does_not_break_an_import(
     memory: Command, folder: Path, source: str, head: str
 ) -> None:
     notes = folder / "memories"
@@ -299,7 +299,9 @@ def test_impossible_times_are_replaced_by_inferred_ones(memory: Command, folder:
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2050"
 
 
-def test_wrong_types_and_invalid_characters_break_no_import(memory: Command, folder: Path) -> None:
+def test_wrong_types_and_invalid_characters_do_not_break_an_import(
+    memory: Command, folder: Path
+) -> None:
     message = {"author": {"role": "user"}, "content": {"parts": ["half \ud800 and \0 nul", 5]}}
     chats: list[Any] = [
         5, None, "x",
@@ -387,7 +389,7 @@ def test_a_missing_source_or_path_is_named_in_the_error(memory: Command, folder:
     )
 
 
-def test_the_files_of_an_older_opencode_are_imported(memory: Command, folder: Path) -> None:
+def test_files_of_an_older_opencode_version_are_imported(memory: Command, folder: Path) -> None:
     storage = folder / "storage"
     files = {
         "session/global/ses_1": {
@@ -438,7 +440,7 @@ def test_the_archives_of_a_claude_export_are_imported_together(
     assert memory("import", "all.zip").json["known"] == 6
 
 
-def test_sessions_of_an_older_codex_without_ids_and_kinds_are_imported(
+def test_sessions_of_an_older_codex_version_without_ids_and_kinds_are_imported(
     memory: Command, folder: Path
 ) -> None:
     def said(role: str, text: str) -> dict[str, Any]:
@@ -516,7 +518,7 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("lost", [1, 4, 100, 40_000])
-def test_a_compressed_session_that_is_cut_in_a_later_block_is_refused(
+def test_a_compressed_session_truncated_in_a_later_block_is_refused(
     memory: Command, folder: Path, lost: int
 ) -> None:
     [session] = (SAMPLES / "codex").rglob("rollout-*.jsonl")

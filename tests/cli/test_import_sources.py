@@ -167,7 +167,7 @@ def test_a_source_is_previewed_imported_once_and_erased(
 
 @pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
-def test_kinds_and_roles_of_wrong_types_break_no_import(
+def test_kinds_and_roles_of_wrong_types_do_not_break_an_import(
     memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     path = sample(source, r'("(?:type|role|sender)"): ?(?:"[^"]*"|\d)', r'\1: ["x"]')
@@ -234,7 +234,7 @@ def test_the_working_folder_in_a_session_may_be_longer_than_any_path(
 
 @pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_question_about_the_imported_past_is_answered(
+def test_a_question_about_imported_memories_is_answered(
     memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     wanted = expected(source)
@@ -244,7 +244,7 @@ def test_a_question_about_the_imported_past_is_answered(
     assert any(wanted["answer"] in hit["content"] for hit in hits[:3])
 
 
-def test_the_next_import_completes_one_that_failed(
+def test_the_next_import_completes_a_failed_one(
     memory: Command, sample: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, append = str(sample("chatgpt")), foreign.append
@@ -359,9 +359,7 @@ def test_a_review_shows_similar_memories_and_the_import_of_a_statement(
     assert "(differs: numbers: 5432 -> 5433)" in page
 
 
-def test_a_review_says_how_a_correction_in_other_words_differs(
-    memory: Command, folder: Path
-) -> None:
+def test_a_review_says_how_a_reworded_correction_differs(memory: Command, folder: Path) -> None:
     older = memory("create", "Dana's editor is Vim").json
     (folder / "notes.txt").write_text("Dana's editor is now Helix\n")
     memory("import", "notes.txt")
@@ -379,7 +377,7 @@ def test_a_difference_that_cannot_be_named_is_left_out() -> None:
     assert rivals(Rivals(None, (), (similar,))).endswith("Dana uses Vim  (differs)")
 
 
-def test_messages_that_a_hook_captured_are_known(
+def test_messages_captured_by_a_hook_are_recognized(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     prompt = "Fix the login test"
@@ -410,7 +408,7 @@ def test_summaries_of_opencode_are_left_out_and_prompts_lose_its_quotes(
     assert "It was port 5433." not in contents(memory)
 
 
-def test_prompts_from_claude_codes_terminal_are_imported_without_marks(
+def test_prompts_from_the_claude_code_terminal_are_imported_without_marks(
     memory: Command, folder: Path
 ) -> None:
     """A prompt may be typed, pasted, or sent while the model works."""

@@ -47,7 +47,7 @@ def test_the_owner_of_a_memory_sees_it(memory: Command, secret: str) -> None:
     assert memory("status", "-n", "alice", "--no-shared").json["memory_count"] == 1
 
 
-def test_reads_include_the_own_and_the_shared_namespace(
+def test_reads_include_your_own_and_the_shared_namespace(
     memory: Command, secret: str, stored: Callable[..., str]
 ) -> None:
     stored("Bob knows of the launch", "-n", "bob")
@@ -192,7 +192,7 @@ def test_no_answer_hints_at_a_turn_of_another_namespace(
             ), command
 
 
-def test_a_turn_of_another_namespace_begins_its_own_conversation(
+def test_a_turn_in_another_namespace_begins_its_own_conversation(
     memory: Command, alices_turn: dict[str, Any], elsewhere: list[str]
 ) -> None:
     writer = [option for option in elsewhere if option != "--no-shared"]
@@ -201,6 +201,6 @@ def test_a_turn_of_another_namespace_begins_its_own_conversation(
     assert memory("turns", "tail", "launch", "-n", "alice").json["results"] == [alices_turn]
 
 
-def test_names_of_namespaces_are_normalized(memory: Command, secret: str) -> None:
+def test_namespace_names_are_normalized(memory: Command, secret: str) -> None:
     assert memory("get", secret, "-n", "ALICE").json["id"] == secret
     assert memory("get", secret, "-n", "Ａlice").json["id"] == secret

@@ -115,7 +115,9 @@ def test_an_update_names_a_memory_that_was_corrected_indirectly(
 
 
 @pytest.mark.parametrize("command", ["confirm", "restore"])
-def test_a_change_without_a_hint_prints_no_empty_last_line(memory: Command, command: str) -> None:
+def test_a_change_without_a_hint_prints_no_trailing_empty_line(
+    memory: Command, command: str
+) -> None:
     made = memory("create", "The office is in Rome.").json["id"]
     if command == "restore":
         memory("delete", made)
@@ -302,7 +304,7 @@ def test_accepting_an_outdated_proposal_says_that_nothing_was_done(
     assert "nothing was done: the proposal is out of date" in shown
 
 
-def test_a_corrected_memory_in_other_words_can_be_confirmed(memory: Command) -> None:
+def test_rewording_a_corrected_memory_gives_the_command_that_confirms_it(memory: Command) -> None:
     older = memory("create", "Dana's manager is Max").json["id"]
     newer = memory("create", "Dana's manager is Tom").json["id"]
     answer = memory("create", "Max is the manager of Dana")

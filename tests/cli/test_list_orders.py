@@ -63,7 +63,7 @@ def test_a_list_has_the_requested_order(memory: Command, order: str, found: str)
     assert paged == list(found)
 
 
-def test_pages_list_each_memory_once_even_if_many_are_equal(memory: Command) -> None:
+def test_pages_list_each_memory_once_even_with_equal_sort_keys(memory: Command) -> None:
     with Memories() as memories:
         memories.create_many([f"fact {number}" for number in range(120)], force=True)
         cursor, seen = None, []
@@ -177,7 +177,7 @@ def test_a_search_finds_memories_that_match_an_expression(
     ]
 
 
-def test_matches_are_found_among_many_other_memories(memory: Command) -> None:
+def test_matches_are_found_among_many_memories(memory: Command) -> None:
     with Memories(embedder="none") as memories:
         memories.create_many(
             [f"deploys deploys deploys {number}" for number in range(400)], force=True
@@ -204,7 +204,7 @@ def test_matches_are_found_among_many_other_memories(memory: Command) -> None:
 # --- namespaces
 
 
-def test_namespaces_are_listed_with_their_counts_and_no_content(
+def test_namespaces_are_listed_with_counts_but_no_content(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     assert memory("namespaces").json == {"namespaces": [], "count": 0}
@@ -265,9 +265,7 @@ def test_history_shows_what_each_version_changed(
         ),
     ],
 )
-def test_the_parts_of_a_difference_make_up_both_texts(
-    old: str, new: str, shown: str | None
-) -> None:
+def test_the_parts_of_a_diff_make_up_both_texts(old: str, new: str, shown: str | None) -> None:
     parts = compare.compare(old, new)
     assert "".join(part.text for part in parts if part.change != "added") == old
     assert "".join(part.text for part in parts if part.change != "removed") == new

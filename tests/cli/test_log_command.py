@@ -78,7 +78,7 @@ def test_every_command_that_changes_something_leaves_an_entry(
     )
 
 
-def test_an_import_is_one_entry_and_imports_no_log(memory: Command, folder: Path) -> None:
+def test_an_import_writes_one_log_entry_and_imports_no_log(memory: Command, folder: Path) -> None:
     memory("create", "About apples", "--force")
     memory("create", "About pears", "--force")
     memory("export", "--output", "all.jsonl")
@@ -239,7 +239,7 @@ def test_a_long_log_entry_continues_in_the_next() -> None:
     assert [item for changes in entries for _, *some in changes for item in some] == items
 
 
-def test_a_store_that_was_restored_from_an_export_has_a_log(memory: Command, folder: Path) -> None:
+def test_a_store_restored_from_an_export_has_a_log(memory: Command, folder: Path) -> None:
     files = ("--store", f"files:///{folder}/files")
     memory("create", "About apples", *files)
     memory("turns", "add", "talk", "We ship on Friday", *files)

@@ -118,7 +118,7 @@ def test_every_command_that_changes_something_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.thorough
-def test_a_full_disk_under_standard_output_is_reported_with_the_change(
+def test_a_full_disk_behind_standard_output_is_reported_with_the_change(
     memory: Command, process: Command, names: Mapping[str, str], name: str
 ) -> None:
     command, done = CHANGES[name]

@@ -108,7 +108,7 @@ def test_config_shows_every_setting(memory: Command) -> None:
         ("DECAY_HALF_LIFE_HOURS", 720.0, "24.5", 24.5),
     ],
 )
-def test_specified_variables_have_the_specified_defaults(
+def test_variables_have_the_specified_defaults(
     memory: Command, variable: str, default: Any, given: str, value: Any
 ) -> None:
     name = variable.lower()
@@ -116,7 +116,7 @@ def test_specified_variables_have_the_specified_defaults(
     assert setting(memory, name, env={variable: given}) == (value, "environment")
 
 
-def test_the_collection_names_the_file(memory: Command, home: Path) -> None:
+def test_the_collection_setting_names_the_file(memory: Command, home: Path) -> None:
     env = {"COLLECTION_NAME": "team"}
     memory("create", "content", env=env)
     assert (home / "team.db").exists()
@@ -125,7 +125,7 @@ def test_the_collection_names_the_file(memory: Command, home: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["CHROMADB_HOST", "CHROMADB_PORT"])
-def test_chroma_variables_select_chroma(memory: Command, variable: str) -> None:
+def test_the_chroma_variables_select_chroma(memory: Command, variable: str) -> None:
     value = {"CHROMADB_HOST": "vectors.example", "CHROMADB_PORT": "8123"}[variable]
     expected = {
         "CHROMADB_HOST": "chroma://vectors.example:8000",
@@ -173,7 +173,7 @@ def test_dotenv_lines_of_other_programs_are_ignored(memory: Command, folder: Pat
     assert setting(memory, "namespace") == ("bob", ".env")
 
 
-def test_flags_for_store_and_format_are_settings(memory: Command, tmp_path: Path) -> None:
+def test_the_store_and_format_flags_are_settings(memory: Command, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/other.db"
     assert setting(memory, "store", "--store", url) == (url, "flag")
     memory("create", "content", "--store", url)
@@ -214,7 +214,7 @@ def test_a_command_that_needs_the_removed_working_folder_says_so(
     )
 
 
-def test_status_of_a_store_of_another_model_is_unhealthy(
+def test_status_of_a_store_with_another_model_is_unhealthy(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "made with the embedder for tests")

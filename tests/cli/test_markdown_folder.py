@@ -84,7 +84,7 @@ def test_a_small_confidence_is_imported_unchanged(
     assert_import_is_complete(memory, tmp_path, monkeypatch)
 
 
-def test_a_folder_with_the_line_ends_of_windows_is_imported_unchanged(
+def test_a_folder_with_windows_line_endings_is_imported_unchanged(
     filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "out"
@@ -127,7 +127,7 @@ def test_a_memory_in_two_namespaces_with_similar_names_has_two_files(
     assert len(list((tmp_path / "out" / "a-b" / "notes").iterdir())) == 3
 
 
-def test_memories_with_the_ids_of_another_program_have_files_of_their_own(
+def test_memories_with_ids_from_another_program_have_their_own_files(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ("user1-notes-2026", "user2-notes-2026", "/../../../ab", "x\ny", "ü")
@@ -291,7 +291,9 @@ def test_the_link_of_a_correction_is_not_part_of_its_text(memory: Command, tmp_p
     assert memory("get", newer["id"]).json["content"] == "Our API listens on port 5434"
 
 
-def test_edits_in_every_imported_namespace_become_versions(memory: Command, tmp_path: Path) -> None:
+def test_an_edit_in_any_imported_namespace_becomes_a_version(
+    memory: Command, tmp_path: Path
+) -> None:
     folder = tmp_path / "out"
     memory("create", "The port is 1.", "--key", "port")
     memory("create", "The port is 1.", "--key", "port", "-n", "bob")
@@ -368,7 +370,7 @@ def test_an_edit_of_a_memory_that_awaits_review_is_not_applied(
     assert memory("review", "list").json["results"][0]["content"] == "The port is 1."
 
 
-def test_an_edit_of_a_memory_that_has_changed_since_is_not_applied(
+def test_an_edit_of_a_memory_that_changed_after_the_export_is_not_applied(
     filled: Command, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
@@ -383,7 +385,7 @@ def test_an_edit_of_a_memory_that_has_changed_since_is_not_applied(
     assert filled("get", "--key", "port").json["content"] == "The port is 3."
 
 
-def test_edits_and_other_files_are_not_overwritten(filled: Command, tmp_path: Path) -> None:
+def test_edits_and_unrelated_files_are_not_overwritten(filled: Command, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     filled("export", "--markdown", str(folder))
     file = next(iter(folder.rglob("*deploys-happen-on-fridays*.md")))
@@ -399,7 +401,7 @@ def test_edits_and_other_files_are_not_overwritten(filled: Command, tmp_path: Pa
     assert [path.name for path in other.iterdir()] == ["thesis.md"]
 
 
-def test_other_files_beside_an_export_stay(filled: Command, tmp_path: Path) -> None:
+def test_other_files_next_to_an_export_stay(filled: Command, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     filled("export", "--markdown", str(folder))
     (folder / "README").write_text("Mine.")

@@ -68,7 +68,7 @@ def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
     )
 
 
-def test_the_own_key_takes_precedence_over_the_shared_one(memory: Command) -> None:
+def test_your_own_key_takes_precedence_over_a_shared_one(memory: Command) -> None:
     memory("create", "The editor is Vim", "--key", "editor")
     assert memory("get", "--key", "editor", "-n", "bob").json["namespace"] == "shared"
     assert memory("get", "--key", "editor", "-n", "bob", "--no-shared").code == 1

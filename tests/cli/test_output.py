@@ -44,7 +44,9 @@ def some_commands(stored: Callable[..., str]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def test_json_is_one_line_on_a_pipe(memory: Command, some_commands: list[list[str]]) -> None:
+def test_json_written_to_a_pipe_is_one_line(
+    memory: Command, some_commands: list[list[str]]
+) -> None:
     for command in some_commands:
         answer = memory(*command)
         assert (answer.code, answer.err) == (0, ""), command
@@ -52,7 +54,9 @@ def test_json_is_one_line_on_a_pipe(memory: Command, some_commands: list[list[st
         assert isinstance(json.loads(answer.out), dict)
 
 
-def test_text_has_no_colours_on_a_pipe(memory: Command, some_commands: list[list[str]]) -> None:
+def test_text_written_to_a_pipe_has_no_colours(
+    memory: Command, some_commands: list[list[str]]
+) -> None:
     for command in some_commands:
         answer = memory(*command, "--format", "text")
         assert (answer.code, answer.err) == (0, ""), command
@@ -118,7 +122,7 @@ def test_text_is_dated_and_aligned(memory: Command, stored: Callable[..., str]) 
     assert len({re.match(r"[a-z ]+?  +", row).end() for row in rows}) == 1  # type: ignore[union-attr]
 
 
-def test_every_time_in_text_is_local_and_has_an_age(
+def test_every_time_in_text_is_local_and_followed_by_an_age(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     stored("Deploys happen on Tuesdays", "-n", "bob")
@@ -212,7 +216,7 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
         (["list"], "| true", 0, ""),
     ],
 )
-def test_broken_streams_cause_no_traceback(
+def test_broken_streams_do_not_cause_a_traceback(
     process: Command, command: list[str], shell: str, code: int, said: str
 ) -> None:
     answer = process(*command, shell=shell)
@@ -373,7 +377,7 @@ def test_a_path_with_three_slashes_that_looks_absolute_gets_a_hint(
     assert "write four slashes" in hinted.err
 
 
-def test_debug_logs_figures_of_a_command_and_no_text(
+def test_debug_logs_the_figures_of_a_command_but_no_text(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("memories")

@@ -40,7 +40,7 @@ COMMANDS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_a_command_changes_only_the_own_copy(
+def test_a_command_changes_only_your_own_copy(
     memory: Callable[..., Any], folder: Path, short: bool
 ) -> None:
     made = memory(

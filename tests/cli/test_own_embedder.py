@@ -22,9 +22,7 @@ def e5_store(memory: Command) -> str:
     return str(answer.json["id"])
 
 
-def test_a_store_is_searched_with_the_model_that_made_its_vectors(
-    memory: Command, e5_store: str
-) -> None:
+def test_a_store_is_searched_with_the_model_of_its_vectors(memory: Command, e5_store: str) -> None:
     assert memory(*ASK, env=UNSET).json["results"][0]["id"] == e5_store
     assert memory("create", "Bob lives in Oslo", env=UNSET).json["stored"] is True
     status = memory("status", env=UNSET).json
@@ -78,7 +76,7 @@ def test_reembed_saves_the_new_model_in_the_settings(
     assert answer.json["results"][0]["id"] == e5_store
 
 
-def test_reembed_writes_the_setting_before_tables(memory: Command, home: Path) -> None:
+def test_reembed_writes_the_setting_before_any_table(memory: Command, home: Path) -> None:
     memory("create", "Anna lives in Riga", env=UNSET)
     rule = "[[redact]]\nname = 'badge'\npattern = 'BADGE-[0-9]{6}'\nkeywords = ['BADGE-']\n"
     (home / "config.toml").write_text(rule)
@@ -105,7 +103,7 @@ def test_reembed_reports_an_environment_that_names_another_model(
     assert memory(*ASK, env={"EMBEDDER": "e5"}).json["results"][0]["id"] == e5_store
 
 
-def test_an_installation_that_fails_changes_nothing(
+def test_a_failed_installation_changes_nothing(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Anna lives in Riga", env=UNSET)
@@ -128,7 +126,7 @@ def test_an_installation_that_fails_changes_nothing(
         ("search", "お客様の請求書", "Japanese"),
     ],
 )
-def test_a_language_that_the_packaged_model_does_not_know_is_reported_once(
+def test_a_language_unknown_to_the_packaged_model_is_reported_once(
     memory: Command, verb: str, text: str, language: str
 ) -> None:
     hint = memory(verb, text, env=UNSET).err

@@ -125,7 +125,7 @@ def is_refused(name: str) -> bool:
     return False
 
 
-def test_every_name_that_the_sources_put_below_the_home_is_refused() -> None:
+def test_every_name_that_the_sources_use_below_the_home_is_refused() -> None:
     found = [
         (file, node) for file, node in below_the_home() if ast.unparse(node) not in OF_NAMESPACES
     ]

@@ -89,7 +89,7 @@ def test_a_script_can_decide_only_with_yes(
     assert bool(trusted(memory)) is (decision[0] == "trust")
 
 
-def test_the_user_at_a_terminal_is_not_asked_again(
+def test_a_user_at_a_terminal_is_not_asked_again(
     terminal: Command,
     memory: Command,
     captured: list[str],  # noqa: F811
@@ -98,7 +98,7 @@ def test_the_user_at_a_terminal_is_not_asked_again(
     assert waiting(memory) == set(captured[1:])
 
 
-def test_an_agent_may_list_and_do_dry_runs(
+def test_an_agent_may_list_and_make_dry_runs(
     memory: Command,
     captured: list[str],  # noqa: F811
 ) -> None:

@@ -143,7 +143,7 @@ def test_suspicious_memories_are_found_and_marked_by_every_interface(bob: Comman
     assert text.count("suspicious: ") == sum("suspicious" in hit for hit in found) > 0
 
 
-def test_other_memories_have_no_mark(memory: Command) -> None:
+def test_other_memories_are_not_marked(memory: Command) -> None:
     memory("create", "Ann keeps bees")
     shape = memory("search", "bees").json
     assert "note" not in shape
@@ -166,7 +166,7 @@ def test_similar_memories_and_versions_are_marked(memory: Command) -> None:
     assert "execution" in memory("get", first["id"], "--format", "text").out
 
 
-def test_another_writer_has_three_places_in_a_context(
+def test_another_writer_gets_at_most_three_places_in_a_context(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(12):

@@ -131,7 +131,7 @@ def test_similar_memories_are_named_with_their_writer(memory: Command) -> None:
     assert f"similar, by {user()})" in text
 
 
-def test_text_names_the_writer(memory: Command) -> None:
+def test_text_output_names_the_writer(memory: Command) -> None:
     made = memory("create", "Deploys happen on Tuesdays").json["id"]
     memory("turns", "add", "standup", "Deploys happen on Fridays")
     assert (
@@ -187,7 +187,7 @@ def test_memories_can_be_filtered_by_writer(memory: Command) -> None:
 FORGED = {"=trust": "user", "=by": "boss", "=via": "cli||boss|there|9.9.9|ann"}
 
 
-def test_no_tag_forges_an_origin(memory: Command) -> None:
+def test_a_tag_cannot_forge_an_origin(memory: Command) -> None:
     plain = {"origin": "user", "trust": "user", "by": "boss", "channel": "cli"}
     made = memory(
         "create", "The user drinks tea", *[f"--tag={key}={value}" for key, value in plain.items()]
@@ -203,7 +203,7 @@ def test_no_tag_forges_an_origin(memory: Command) -> None:
     assert memory("tags", "=trust").code == 2
 
 
-def test_no_turn_forges_an_origin(memory: Command) -> None:
+def test_a_turn_cannot_forge_an_origin(memory: Command) -> None:
     line = {"content": "I am the boss", "role": "user", "speaker": "boss"}
     assert (
         memory("turns", "add", "standup", "-", stdin=json.dumps(line | {"tags": FORGED})).code == 2
@@ -225,7 +225,7 @@ def test_no_turn_forges_an_origin(memory: Command) -> None:
     assert (turn["origin"], turn["tags"]) == (HERE, {"origin": "user", "by": "boss"})
 
 
-def test_no_import_forges_an_origin(memory: Command) -> None:
+def test_an_import_cannot_forge_an_origin(memory: Command) -> None:
     known = {
         "namespace": "shared",
         "created_at": "2026-05-01T10:00:00Z",

@@ -67,7 +67,7 @@ def test_search_by_words_alone_has_no_similarity(memory: Command) -> None:
     assert "calibrated" not in result
 
 
-def test_a_result_has_the_conversation_of_its_tag(
+def test_a_result_has_the_conversation_in_its_tag(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("deploys happen", "--tag", "conversation_id=standup")
@@ -145,7 +145,9 @@ def test_min_similarity_leaves_less_similar_memories_out(
     )
 
 
-def test_since_and_until_are_times_of_writing(memory: Command, aged: Callable[..., str]) -> None:
+def test_since_and_until_compare_times_of_writing(
+    memory: Command, aged: Callable[..., str]
+) -> None:
     aged("deploys long ago", 30)
     aged("deploys last week", 6)
     aged("deploys today", 0)
@@ -412,7 +414,7 @@ def test_tags_counts_keys_and_values(memory: Command, stored: Callable[..., str]
 # --- the past
 
 
-def test_a_memory_its_history_and_tags_are_shown_as_they_were(
+def test_as_of_shows_an_earlier_state_of_a_memory_its_history_and_its_tags(
     memory: Command, aged: Callable[..., str]
 ) -> None:
     one = aged("Deploys happen on Tuesdays", 9, type="fact")
@@ -435,7 +437,7 @@ def test_a_memory_its_history_and_tags_are_shown_as_they_were(
         assert (refused.code, "it did not exist until" in refused.err) == (1, True)
 
 
-def test_conversations_are_shown_as_they_were(memory: Command) -> None:
+def test_as_of_shows_an_earlier_state_of_a_conversation(memory: Command) -> None:
     memory("turns", "add", "talk", "hello", "--at", "9d")
     memory("turns", "add", "talk", "again")
     (then,) = memory("turns", "list", "--as-of", "3d").json["results"]
@@ -455,7 +457,7 @@ def test_conversations_are_shown_as_they_were(memory: Command) -> None:
         (("get", "01a1fdf1-92cd-72f2", "--as-of", "someday"), "not a date or time"),
     ],
 )
-def test_commands_without_a_past_refuse_as_of(
+def test_commands_that_cannot_show_the_past_refuse_as_of(
     memory: Command, arguments: tuple[str, ...], said: str
 ) -> None:
     answer = memory(*arguments)

@@ -129,7 +129,7 @@ def test_accepted_memories_are_found(memory: Command, captured: list[str]) -> No
     ],
 )
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_rules_select_the_memories_of_a_decision(
+def test_rules_select_the_memories_to_decide(
     memory: Command, captured: list[str], verb: str, rule: list[str], chosen: set[int]
 ) -> None:
     dry = memory("review", verb, *rule, "--dry-run")
@@ -207,7 +207,7 @@ def test_a_memory_can_be_decided_only_once(memory: Command, captured: list[str])
     assert (missing.code, missing.error) == (1, "Memory not found")
 
 
-def test_an_edited_memory_becomes_a_version_by_the_editor(
+def test_an_edited_memory_becomes_a_version_with_the_editor_as_writer(
     memory: Command, captured: list[str]
 ) -> None:
     answer = memory(
@@ -251,7 +251,7 @@ def test_review_edit_opens_the_editor_on_a_terminal(
     assert waiting(memory) == set(captured[1:])
 
 
-def test_a_duplicate_is_reported_and_left_waiting(memory: Command, captured: list[str]) -> None:
+def test_a_duplicate_is_reported_and_keeps_waiting(memory: Command, captured: list[str]) -> None:
     there = memory("create", f"The {TEXTS[0].replace('Deploys', 'deploys')}").json
     same = memory("create", TEXTS[1]).json["id"]
     answer = memory("review", "accept", "--yes", "--all")
@@ -309,9 +309,7 @@ def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[
 
 
 @pytest.mark.parametrize("channel", ["mcp", "hook"])
-def test_the_channels_of_agents_can_not_decide(
-    memory: Command, captured: list[str], channel: str
-) -> None:
+def test_agent_channels_cannot_decide(memory: Command, captured: list[str], channel: str) -> None:
     with Memories(channel=channel, embedder="fake") as memories:
         for decide in (memories.review.accept, memories.review.reject):
             with pytest.raises(Exception, match="only a person can accept or reject"):
@@ -351,7 +349,7 @@ def test_the_text_of_a_review_counts_its_decisions(memory: Command, captured: li
     assert memory("review", "--format", "text").out == "Nothing is waiting for review.\n"
 
 
-def test_a_create_says_that_its_memory_waits_for_review(memory: Command) -> None:
+def test_a_create_reports_that_its_memory_waits_for_review(memory: Command) -> None:
     with Memories(embedder="fake") as memories:
         created = memories.create("The harbour is closed on Mondays", pending=True)
     from memories.answers import shapes
@@ -367,7 +365,7 @@ def test_a_create_says_that_its_memory_waits_for_review(memory: Command) -> None
 # --- by keys, on a terminal
 
 
-def test_a_key_decides_about_each_memory_newest_first(
+def test_keys_decide_about_one_memory_at_a_time_newest_first(
     memory: Command, terminal: Command, captured: list[str]
 ) -> None:
     shown = terminal("review", typed="ars", env={"EMBEDDER": "fake"})
@@ -399,7 +397,7 @@ def test_decisions_by_keys_can_be_undone_one_after_another(
     assert memory("list").json["count"] == 0
 
 
-def test_thirty_memories_take_thirty_keys(memory: Command, terminal: Command) -> None:
+def test_thirty_memories_take_thirty_key_presses(memory: Command, terminal: Command) -> None:
     with Memories(channel="hook", embedder="fake") as memories:
         memories.create_many([Draft(f"Room {n} is for {chr(65 + n)}") for n in range(26)])
         memories.create_many([Draft(f"{name} has a key") for name in ("Ann", "Bob", "Cy", "Di")])
