@@ -245,7 +245,7 @@ def _open_missing_streams() -> None:
     """Open an empty stream for each closed standard stream, before a file can get the stream's
     descriptor.
 
-    Writing to a closed standard output still fails; the error reports the command's changes.
+    Writing to a closed standard output still fails; the error says what the command changed.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:

@@ -345,7 +345,7 @@ def _command(text: str) -> str:
     try:
         program = shlex.split(_name(text))[0]
     except (ValueError, IndexError):
-        raise ValueError("must be a command with its options, as for a shell") from None
+        raise ValueError("must be a command with its options, as written in a shell") from None
     is_name = program and Path(program).name == program
     if not is_name and not Path(program).is_absolute():
         raise ValueError("must begin with the name of a program or its full path")

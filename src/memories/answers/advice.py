@@ -1,4 +1,4 @@
-"""Adds the options of the running command to the commands that messages advise."""
+"""Adds the options of the running command to the commands that messages suggest."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memories.settings import Config
 
-_FIELDS = ("error", "hint", "note", "remedy")  # response fields whose text may advise commands
+_FIELDS = ("error", "hint", "note", "remedy")  # response fields whose text may suggest commands
 # Text in quotes comes from the user, so it isn't changed.
 _COMMANDS = re.compile(
     r'"[^"]*"|\bmemory (?:'

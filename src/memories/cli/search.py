@@ -333,9 +333,9 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that repeat older ones.
 
-    Lists the memories in your own namespace that create would refuse today, each with the older
-    memories that say the same thing. All memories are compared, a few hundred per second. Nothing
-    is changed; memory delete removes a duplicate.
+    Lists the memories in your own namespace that memory create would now refuse, each with the
+    older memories that say the same thing. All memories are compared, a few hundred per second.
+    Nothing is changed; memory delete removes a duplicate.
     """
     groups = list(memories.duplicates(where=where, limit=limit))
     results = [

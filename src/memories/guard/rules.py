@@ -61,8 +61,8 @@ END = r"(?![A-Za-z0-9_])"
 
 # --- tokens with a published format
 
-# Kinds of tokens with the literal inside: the number of characters before it, and the pattern up to
-# its end.
+# Kinds of tokens with the literal in the middle: the number of characters before it, and the
+# pattern up to its end.
 _INNER_LITERALS = {
     "telegram_token": (12, rf"{START}\d{{8,12}}:AA"),
     "terraform_token": (16, rf"{START}{ALNUM}{{14}}\.atlasv1\."),

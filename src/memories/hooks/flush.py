@@ -323,7 +323,7 @@ def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool
 def _shorten_first(texts: Iterable[str], max_tokens: int, was_shown: Callable[[str], bool]) -> str:
     """Return the first text with a new sentence, shortened; empty if there is none.
 
-    Suspicious texts are left out as a whole: not every sentence of an attack looks suspicious.
+    A suspicious text is left out entirely: not every sentence of an attack looks suspicious.
     """
     for text in texts:
         short = _shorten(text, max_tokens, was_shown)

@@ -160,8 +160,8 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     Args:
         text: The message.
         role: Its author: `user`, `assistant` or `tool`.
-        rate: Rates how much an English sentence is worth remembering; see `embedders.scores`. If
-            None, only phrases decide.
+        rate: Rates whether an English sentence is worth remembering; see `embedders.scores`. If
+            None, phrases alone decide.
     """
     by_content: dict[str, CandidateSentence] = {}
     sentences = split_sentences(text)

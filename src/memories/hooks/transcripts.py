@@ -352,7 +352,7 @@ def _open_transcript(host: str, path: str) -> int:
 
 
 def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text from a Claude Code transcript line; most kinds of lines have none."""
+    """Yield the role and text of a line in a Claude Code transcript; most lines have neither."""
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
@@ -382,7 +382,7 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text from a line in a Codex rollout."""
+    """Yield the role and text of a line in a Codex rollout."""
     payload, metadata = line.get("payload"), line.get("metadata")
     if line.get("type") != "response_item" or not isinstance(payload, dict):
         return

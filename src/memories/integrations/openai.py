@@ -128,8 +128,8 @@ def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
 
 
 def _is_encrypted(item: Mapping[str, Any]) -> bool:
-    """Return whether an item has an encrypted part. By chance, the part may look like a secret, but
-    the model's provider accepts it only unchanged.
+    """Return whether an item has an encrypted part. Such a part may happen to look like a secret,
+    but the model's provider accepts it only unchanged.
     """
     return isinstance(item.get(_ENCRYPTED), str)
 

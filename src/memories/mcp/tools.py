@@ -128,7 +128,7 @@ class Tools:
 
     Attributes:
         write_order: Held by each write. If all calls come from one client, this is a lock, so that
-            writes are applied in the order of their arrival.
+            writes are applied in the order in which they arrive.
     """
 
     write_order: AbstractAsyncContextManager[None] = nullcontext()
@@ -474,7 +474,7 @@ class Tools:
 
 
 def _add_agent(tags: Mapping[str, str], caller: Caller) -> Mapping[str, str]:
-    """Return tags with the client's name as their agent, unless they name one."""
+    """Return tags, with the client's name as the agent unless they already name one."""
     client = caller.session.client_params
     if client is None:
         return tags

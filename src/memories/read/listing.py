@@ -220,7 +220,7 @@ def _read_sorted(
     selects: Selects | None,
     order: Order,
 ) -> list[Record]:
-    """Return the first `count` records in an order by value, keeping only that many in memory.
+    """Return the first `count` records, sorted by value, keeping only that many in memory.
 
     Raises:
         InvalidInput: The last record of the previous page is gone.

@@ -180,8 +180,8 @@ class _Batch:
         dropped: The last version of each removed memory, by id.
         reinforced: The time at which each reinforced memory was reinforced, by id.
         has_ended: Whether a memory was removed or got a new version, so that the file must not show
-            the old version any longer.
-        is_unclear: Whether the file must be refreshed, as after a decision in a review.
+            the old version anymore.
+        is_unclear: Whether the file must be refreshed, for example after a decision in a review.
     """
 
     def __init__(self) -> None:

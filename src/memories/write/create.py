@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
 
 BATCH = 500  # maximum number of drafts in one transaction, which needs one disk flush
-BATCH_COMPARED = 25  # maximum if drafts are compared, since other writers wait meanwhile
+BATCH_COMPARED = 25  # maximum if drafts are compared, since other writers have to wait
 
 
 @dataclass(frozen=True, slots=True)

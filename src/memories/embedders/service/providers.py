@@ -329,7 +329,9 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
             )
         key = secret.reveal()
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise ConfigError(f"{name.upper()} has characters that a key can't have; copy it again")
+            raise ConfigError(
+                f"{name.upper()} has characters that aren't allowed in a key; copy it again"
+            )
         return secret, name.upper()
     return None, own[0].upper() if own else "EMBEDDER_API_KEY"
 

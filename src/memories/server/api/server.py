@@ -145,7 +145,7 @@ class Feed:
             self._loop.call_soon_threadsafe(self.wake)
 
     def close(self) -> None:
-        """Stop listening; call this in a thread."""
+        """Stop listening. This may block, so call it outside the event loop."""
         if self._listener is not None:
             self._listener.close()
 

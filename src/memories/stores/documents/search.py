@@ -39,7 +39,7 @@ _COMMON_SHARE = 0.2  # a word in this share of the records is very common
 _MIN_RANKED = 80  # at least this many records are ranked by their words
 _MIN_RANKED_TURNS = 600
 _MAX_CHECKED = 200  # at most this many records are read to check whether they contain a phrase
-_MAX_SCORED = 500  # maximum number of matching records whose vectors are all scored
+_MAX_SCORED = 500  # if no more records than this match, all their vectors are scored
 _GROWTH = 4  # factor by which the next request grows if a filter has left too few records
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 

@@ -394,7 +394,7 @@ def _describe(exc: ValueError) -> str:
 
 
 def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> bytes:
-    """Return a file's complete lines, without the lines about some versions.
+    """Return a file's complete lines, except those about the given versions.
 
     Args:
         data: The file.

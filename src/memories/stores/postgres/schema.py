@@ -301,7 +301,7 @@ def _mark_large_floats(value: Any) -> Any:
     if isinstance(value, str):
         if "\0" in value:
             raise StoreError(
-                "a label or a field contains the character NUL, which PostgreSQL can't store; "
+                "a label or a field contains a NUL character, which PostgreSQL can't store; "
                 "remove it"
             )
         return value

@@ -95,7 +95,8 @@ def parse_partitions(number: str | int, source: str = "") -> int:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    """Split a URL without its scheme as libpq does: the user with the @, the location, the options.
+    """Split the part of a URL after the scheme, as libpq does, into the user with the @, the
+    location and the options.
 
     The user is everything before an @ that precedes any slash.
     """

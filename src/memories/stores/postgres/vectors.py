@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Up to this many rows are scored individually, in a microsecond each; for more, the index is used.
+# Up to this many rows are scored individually, at about a microsecond each; for more, the index is
+# used.
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]

@@ -38,9 +38,9 @@ def read_pages(path: Path, page_size: int, numbers: Iterable[int]) -> dict[int, 
 
 
 def refuse_lost(path: Path, refuse_mirrored: RefuseLost) -> None:
-    """Refuse to use a missing file as a new store if it was lost.
+    """Refuse to create a store in place of one that was lost.
 
-    SQLite would replay a log that is still there.
+    If the lost store's log is still there, SQLite would replay it into the new file.
 
     Raises:
         StoreDamaged: The log is still there, or scratchpads still mirror the store.
@@ -60,8 +60,8 @@ def create(path: Path, empty: apsw.Connection) -> None:
     """Create a store file under another name and rename it, so that it is never incomplete.
 
     First the file is written without a log, and SQLite syncs it; only then is a log added. So the
-    renamed file is complete. After a failure, the incomplete file is removed, at the latest by the
-    next attempt.
+    renamed file is complete. After a failure, the incomplete file is removed, if not at once then
+    by the next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")
     _remove(scratch)
