@@ -211,7 +211,9 @@ def _measured(
         searches[f"a sentence, {name}"] = lambda memories, at, key=key, share=share: (
             memories.search(asked[at], limit=10, tags={key: f"{key} {at % share}"})
         )
-    rows: list[Sequence[object]] = [("appended a second, in batches of 500", f"{per_second:,.0f}")]
+    rows: list[Sequence[object]] = [
+        ("appended per second, in batches of 500", f"{per_second:,.0f}")
+    ]
     with Memories(config=config, embedder=made) as memories:
         for name, call in searches.items():
             for at in range(5):
