@@ -317,7 +317,7 @@ def test_agent_channels_cannot_decide(memory: Command, captured: list[str], chan
     assert waiting(memory) == set(captured)
 
 
-def test_options_that_exclude_each_other_are_refused(memory: Command, captured: list[str]) -> None:
+def test_mutually_exclusive_options_are_refused(memory: Command, captured: list[str]) -> None:
     for arguments in (
         ["list", "--pending", "--deleted"],
         ["list", "--pending", "--as-of", "1d"],
@@ -339,7 +339,9 @@ def test_each_namespace_is_reviewed_separately(memory: Command, captured: list[s
     assert waiting(memory) == set(captured)
 
 
-def test_the_text_of_a_review_counts_its_decisions(memory: Command, captured: list[str]) -> None:
+def test_the_text_output_of_a_review_counts_its_decisions(
+    memory: Command, captured: list[str]
+) -> None:
     mark(captured[1])
     dry = memory("review", "accept", "--all", "--dry-run", "--format", "text").out
     assert "Would accept 2, 1 left waiting." in dry

@@ -90,7 +90,7 @@ def test_the_scratchpad_shows_imported_memories(
     assert contents == [each["content"] for each in memory("list", "-n", "carol").json["results"]]
 
 
-def test_any_command_applies_an_edit_of_the_scratchpad(
+def test_every_command_applies_pending_scratchpad_edits(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
@@ -141,7 +141,7 @@ def test_edit_opens_an_editor(
     assert "there is no terminal" in memory("scratchpad", "edit", "-n", "bob").error
 
 
-def test_edits_that_were_rejected_earlier_do_not_fail_a_new_edit(
+def test_earlier_rejected_edits_do_not_fail_a_new_edit(
     terminal: Command, stored: Callable[..., str], memory: Command, home: Path
 ) -> None:
     stored("The user prefers tabs", "-n", "bob")
@@ -250,7 +250,7 @@ def test_the_scratchpad_answers_when_the_store_is_down(
 
 
 @pytest.mark.cold  # a server has the lost file open, and reports that it was removed
-def test_a_lost_store_is_not_replaced_by_an_empty_one(
+def test_an_empty_store_does_not_replace_a_lost_one(
     memory: Command, home: Path, tmp_path: Path
 ) -> None:
     database, pad = home / "memories.db", home / "bob" / "scratchpad.yaml"
@@ -286,7 +286,7 @@ def test_a_lost_store_is_not_replaced_by_an_empty_one(
 
 @pytest.mark.cold
 @pytest.mark.parametrize("url", ["files:///{}/notes", "qdrant:///{}/notes", "sqlite:///notes"])
-def test_no_lost_local_store_is_replaced_by_an_empty_one(
+def test_an_empty_store_does_not_replace_a_lost_local_one(
     memory: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -308,7 +308,7 @@ def test_no_lost_local_store_is_replaced_by_an_empty_one(
 
 
 @pytest.mark.cold
-def test_a_files_store_that_was_emptied_is_not_called_missing(
+def test_an_emptied_files_store_is_not_reported_as_missing(
     memory: Command, home: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "notes"
@@ -397,7 +397,7 @@ def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("down")
 @pytest.mark.cold  # a server has the store open, which prevents an exclusive lock
-def test_a_store_that_hangs_has_a_deadline(memory: Command, home: Path) -> None:
+def test_a_hanging_store_has_a_deadline(memory: Command, home: Path) -> None:
     import subprocess
     import sys
 
@@ -432,7 +432,7 @@ sys.stdin.read()
         holder.communicate(b"", timeout=60)
 
 
-def test_without_a_scratchpad_a_store_that_is_down_is_an_error(
+def test_without_a_scratchpad_an_unreachable_store_is_an_error(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_STORE", "qdrant://127.0.0.1:1")
@@ -468,7 +468,7 @@ def test_a_scratchpad_does_not_exist_before_it_is_used(memory: Command, home: Pa
     assert not home.exists() or [each.name for each in home.iterdir()] == ["events.jsonl"]
 
 
-def test_an_id_with_the_same_beginning_is_left_to_the_store(
+def test_a_hot_hit_with_an_ambiguous_beginning_is_left_to_the_store(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("The web proxy listens on port 80", "-n", "bob")
@@ -513,7 +513,7 @@ def test_auto_asks_the_store_for_filters_that_the_scratchpad_lacks(
 
 
 @pytest.mark.cold  # a server has the store open
-def test_without_the_store_auto_answers_like_deep_if_the_scratchpad_is_not_enough(
+def test_without_the_store_auto_gives_the_same_answer_as_deep(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     """The files are up to date, so the store is only asked for what they lack."""
@@ -532,7 +532,7 @@ def test_without_the_store_auto_answers_like_deep_if_the_scratchpad_is_not_enoug
     assert (auto.code, auto.json["tier"], auto.json["count"]) == (4, "hot", 2)
 
 
-def test_a_prompt_leaves_out_an_expired_memory_also_if_the_file_is_up_to_date(
+def test_a_prompt_leaves_out_an_expired_memory_even_if_the_file_is_up_to_date(
     memory: Command,
 ) -> None:
     memory("create", "The office is in Rome.", "--valid-until", "2026-01-01")

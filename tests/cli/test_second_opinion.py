@@ -38,7 +38,7 @@ def judge(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path
     return write
 
 
-def test_a_dropped_proposal_is_left_out_of_one_run(
+def test_a_dropped_proposal_is_left_out_of_that_run_only(
     untidy: Command, judge: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = judge("""
@@ -109,9 +109,7 @@ def test_a_missing_command_withholds_nothing(untidy: Command) -> None:
     assert "it can't be started: No such file" in " ".join(answer.err.split())
 
 
-def test_no_env_file_can_set_the_command_even_if_it_is_trusted(
-    untidy: Command, folder: Path
-) -> None:
+def test_even_a_trusted_env_file_cannot_set_the_command(untidy: Command, folder: Path) -> None:
     (folder / ".env").write_text(f"TIDY_COMMAND='{sys.executable} -c 1'\n")
     answer = untidy("tidy", "--dry-run")
     assert "withheld" not in answer.json
@@ -135,7 +133,7 @@ def test_a_trusted_env_file_does_not_replace_the_users_command(
 
 
 @pytest.mark.parametrize("command", ["./judge", "tools/judge --all", "judge 'all", "''"])
-def test_a_folder_can_not_supply_the_command(memory: Command, command: str) -> None:
+def test_a_folder_cannot_supply_the_command(memory: Command, command: str) -> None:
     answer = memory("tidy", env={"TIDY_COMMAND": command})
     assert answer.code == 2
     assert "TIDY_COMMAND (environment) must be" in answer.error

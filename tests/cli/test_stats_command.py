@@ -20,7 +20,7 @@ def recorded_events(home: Path) -> list[tuple[str, str]]:
     return [(event["op"], event["outcome"]) for event in events.read(home)]
 
 
-def test_each_command_is_recorded_once_and_without_texts(
+def test_each_command_is_recorded_once_without_texts(
     memory: Command, stored: Store, home: Path
 ) -> None:
     one = stored("the sky is blue", "--project", "sky-blue-shop")
@@ -36,7 +36,7 @@ def test_each_command_is_recorded_once_and_without_texts(
     assert not any(word in text for word in ("sky", "blue", "secret-question", one[:8]))
 
 
-def test_a_setting_switches_events_off_or_adds_content(memory: Command, home: Path) -> None:
+def test_a_setting_disables_events_or_adds_content_to_them(memory: Command, home: Path) -> None:
     memory("create", "nothing of this", env={"MEMORY_EVENTS": "off"})
     assert not (home / "events.jsonl").exists()
     token = "ghp_" + "a1B2" * 9
@@ -47,7 +47,7 @@ def test_a_setting_switches_events_off_or_adds_content(memory: Command, home: Pa
     assert memory("list", env={"MEMORY_EVENTS": "some"}).code == 2
 
 
-def test_the_content_of_an_event_is_a_query_or_a_written_text_and_never_an_id(
+def test_the_content_of_an_event_is_a_query_or_a_text_but_never_an_id(
     memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEMORY_EVENTS", "content")

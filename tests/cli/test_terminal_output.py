@@ -18,7 +18,7 @@ def plain(answer: Answer) -> str:
     return re.sub(r"\x1b\[\d+m", "", answer.out).replace("\r\n", "\n")
 
 
-def test_a_create_names_its_correction_and_the_command_that_undoes_it(terminal: Command) -> None:
+def test_a_create_names_the_corrected_memory_and_the_command_to_undo_it(terminal: Command) -> None:
     first = plain(terminal("create", "Deploys happen on Thursdays", env=MINILM))
     assert re.fullmatch(r"✓ stored [0-9a-f]{8}-[0-9a-f]{4}\n", first)
     second = plain(terminal("create", "Deploys happen on Mondays", env=MINILM))
@@ -119,7 +119,7 @@ def test_the_command_at_the_end_of_a_sentence_has_its_own_line(
 
 
 @pytest.mark.thorough
-def test_a_bulk_create_shows_a_bar_and_only_the_lines_that_were_not_stored(
+def test_a_bulk_create_shows_a_progress_bar_and_only_the_lines_not_stored(
     terminal: Command, memory: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "notes.txt"

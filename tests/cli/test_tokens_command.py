@@ -63,7 +63,7 @@ def test_wrong_input_creates_no_token(
     ) == {"tokens": []}
 
 
-def test_a_span_until_expiry_counts_from_now(memory: Command) -> None:
+def test_a_time_span_until_expiry_starts_now(memory: Command) -> None:
     made = memory("tokens", "create", "x", "--allow", "bob", "--expires", "90d").json
     assert made["expires_at"] > made["created_at"]
 

@@ -83,7 +83,7 @@ def test_exports_backups_and_copies_have_the_latest_read_counts(
 
 @pytest.mark.cold
 @pytest.mark.parametrize("arguments", [("export",), ("import", "-", "--dry-run")])
-def test_a_count_of_reads_begins_no_store(
+def test_counting_reads_does_not_create_a_store(
     memory: Command, home: Path, arguments: tuple[str, ...]
 ) -> None:
     memory("get", memory("create", "The office closes at six").json["id"])
@@ -366,7 +366,7 @@ def test_a_dry_run_reports_the_result_of_an_import(memory: Command, folder: Path
         (b"\xff\xfeh\0i\0", "line 1 is not an export: it is text that looks like UTF-16"),
     ],
 )
-def test_other_files_are_refused_in_one_sentence(
+def test_other_files_are_refused_with_a_one_sentence_error(
     memory: Command, home: Path, given: str | bytes, complaint: str
 ) -> None:
     answer = memory("import", "-", stdin=given)
@@ -464,7 +464,7 @@ def test_migrate_refuses_a_store_that_is_not_a_copy(memory: Command, folder: Pat
     assert memory("status", "--store", target).json["memory_count"] == 1
 
 
-def test_a_url_with_a_password_is_described_and_not_shown(folder: Path) -> None:
+def test_a_url_with_a_password_is_described_but_not_shown(folder: Path) -> None:
     sentence = "set MEMORY_STORE to the URL that you gave"
     secret = "postgresql://ann:s3cret@db.example/memories"
     assert _setting(secret, sentence) == f"{sentence} (its password is not shown)"
@@ -473,7 +473,7 @@ def test_a_url_with_a_password_is_described_and_not_shown(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_migrate_does_not_show_the_password_of_a_store_that_it_can_not_reach(
+def test_migrate_does_not_show_the_password_of_an_unreachable_store(
     memory: Command, folder: Path
 ) -> None:
     with socket.socket() as unused:
@@ -730,7 +730,7 @@ def test_the_target_of_a_migration_can_be_given_without_an_option(
     assert memory("migrate", "--to", "-", stdin="x" * 9_000).code == 2
 
 
-def test_a_dotenv_cannot_set_the_target_of_a_migration(memory: Command, folder: Path) -> None:
+def test_a_dotenv_file_cannot_set_the_target_of_a_migration(memory: Command, folder: Path) -> None:
     memory("create", "x")
     (folder / ".env").write_text(f"MEMORY_MIGRATE_TO=sqlite:///{folder}/evil.db\n")
     assert memory("migrate").error == "Missing option '--to'; see memory migrate --help"

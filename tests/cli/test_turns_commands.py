@@ -202,7 +202,9 @@ def test_turns_are_filtered_by_speaker_and_time(
     assert memory("search", "ferry", *options[:2]).code == (2 if options[0] != "--until" else 0)
 
 
-def test_a_long_message_is_one_turn_and_is_found_by_its_part(memory: Command, home: Path) -> None:
+def test_a_long_message_is_one_turn_and_can_be_found_by_any_part(
+    memory: Command, home: Path
+) -> None:
     text = "The ferry leaves at nine. " * 7_000 + "A quokka is on board. " + "It is cold. " * 2_000
     added = memory(
         "turns",
@@ -546,7 +548,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
 
 
 @pytest.mark.usefixtures("filled")
-def test_bad_input_gets_one_sentence_and_stores_nothing(memory: Command) -> None:
+def test_bad_input_gets_a_one_sentence_error_and_stores_nothing(memory: Command) -> None:
     def stored_records() -> list[Any]:
         return [memory("turns", "tail", "trip").json, memory("list").json]
 
@@ -561,13 +563,13 @@ def test_bad_input_gets_one_sentence_and_stores_nothing(memory: Command) -> None
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"content":' * 50_000])
-def test_json_of_any_depth_gets_one_sentence(memory: Command, text: str) -> None:
+def test_json_of_any_depth_gets_a_one_sentence_error(memory: Command, text: str) -> None:
     answer = memory("turns", "add", "trip", "-", stdin=text)
     assert answer.code == 2
     assert "line 1" in answer.error
 
 
-def test_turns_alone_shows_its_help(memory: Command) -> None:
+def test_turns_without_a_command_shows_its_help(memory: Command) -> None:
     answer = memory("turns")
     assert (answer.code, answer.out) == (0, memory("turns", "--help").out)
 
@@ -586,7 +588,7 @@ def test_a_bad_first_turn_creates_no_store(memory: Command, home: Path) -> None:
 # --- turns show, turns list
 
 
-def test_show_pages_through_a_conversation(memory: Command, filled: None) -> None:
+def test_show_returns_a_conversation_in_pages(memory: Command, filled: None) -> None:
     assert contents(memory("turns", "show", "trip", "--limit", "2")) == [
         "when does the ferry leave?", "the ferry leaves at nine",
     ]  # fmt: skip
@@ -709,7 +711,7 @@ def test_a_conversation_gets_a_title_a_user_and_tags(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_conversations_are_listed_in_pages_and_by_their_turns(memory: Command) -> None:
+def test_conversations_are_listed_in_pages_and_filtered_by_their_turns(memory: Command) -> None:
     for number in range(3):
         memory(
             "turns",

@@ -81,9 +81,7 @@ def test_a_list_shows_memories_that_match_an_expression(memory: Command) -> None
         ("export",),
     ],
 )
-def test_an_expression_that_can_not_be_read_changes_nothing(
-    memory: Command, command: tuple[str, ...]
-) -> None:
+def test_an_invalid_expression_changes_nothing(memory: Command, command: tuple[str, ...]) -> None:
     answer = memory(*command, "--where", "type = fact and and")
     assert answer.code == 2
     assert answer.error.startswith("where is invalid at character 17: ")
@@ -175,7 +173,7 @@ def test_incompatible_arguments_are_refused(
 
 
 @pytest.mark.usefixtures("filled")
-def test_forgetting_matching_memories_needs_yes(memory: Command) -> None:
+def test_forgetting_matching_memories_requires_yes(memory: Command) -> None:
     answer = memory("forget", "--where", "type = fact")
     assert answer.code == 2
     assert "there is no terminal to ask on" in answer.error
@@ -239,7 +237,7 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     assert tags(memory, "set") == {}  # a word alone is a key
 
 
-def test_a_rollback_is_planned_done_logged_and_undone(
+def test_a_rollback_can_be_previewed_applied_logged_and_undone(
     memory: Command, filled: dict[str, str]
 ) -> None:
     to = memory("get", filled["Ann leads the web team"]).json["created_at"]
@@ -258,7 +256,7 @@ def test_a_rollback_is_planned_done_logged_and_undone(
     assert contents(memory) == before
 
 
-def test_no_other_namespace_is_changed(memory: Command) -> None:
+def test_other_namespaces_are_not_changed(memory: Command) -> None:
     for name in ("ann", "bob", "shared"):
         memory("create", "Deploys happen on Tuesdays", "--type", "fact", "-n", name)
     done = memory("delete", "--where", "type = fact", "-n", "ann").json

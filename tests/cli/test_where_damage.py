@@ -12,7 +12,7 @@ db.execute("UPDATE record SET text = 'changed behind its back' WHERE text = 'the
 """
 
 
-def test_damaged_records_are_left_and_reported(
+def test_damaged_records_are_left_alone_and_reported(
     memory: Command, folder: Path, run_python: object
 ) -> None:
     store = folder / "m.db"

@@ -354,7 +354,7 @@ def test_a_corrected_memory_is_marked_and_a_wrong_link_can_be_removed(memory: Co
     assert "corrected_by" not in memory("get", older).json
 
 
-def test_key_makes_a_new_version_of_the_memory_that_has_it(memory: Command) -> None:
+def test_a_key_in_use_makes_a_new_version_of_its_memory(memory: Command) -> None:
     first = memory(
         "create", "The editor is vim", "--key", "user/editor", "--type", "preference"
     ).json
@@ -386,9 +386,7 @@ def test_superseding_an_unknown_memory_stores_nothing(memory: Command) -> None:
     assert memory("status").json["memory_count"] == 0
 
 
-def test_supersedes_works_together_with_a_key_in_use(
-    memory: Command, stored: Callable[..., str]
-) -> None:
+def test_supersedes_works_with_a_key_in_use(memory: Command, stored: Callable[..., str]) -> None:
     stored("The editor is vim", "--key", "user/editor")
     old = stored("Some years ago the user wrote everything in nano")
     memory("create", "The editor is emacs", "--key", "user/editor", "--supersedes", old)
@@ -430,7 +428,7 @@ def test_an_update_that_changes_nothing_creates_no_version(
     assert memory("history", memory_id).json["count"] == 1
 
 
-def test_update_and_confirm_count_no_read(memory: Command, stored: Callable[..., str]) -> None:
+def test_update_and_confirm_do_not_count_reads(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("the port is 80", "--decay", "reinforceable")
     memory("update", memory_id, "the port is 81")
     memory("confirm", memory_id)
@@ -591,14 +589,14 @@ def test_forget_asks_on_a_terminal(
     assert memory("status").json["memory_count"] == (0 if gone else 1)
 
 
-def test_the_end_of_input_answers_a_question_on_a_new_line(
+def test_end_of_input_answers_a_question_on_a_new_line(
     terminal: Command, stored: Callable[..., str]
 ) -> None:
     memory_id = stored("the secret word")
     assert "[y/N] \nNothing was forgotten." in terminal("forget", memory_id, typed="\x04").out
 
 
-def test_an_error_is_json_on_a_pipe(memory: Command) -> None:
+def test_an_error_written_to_a_pipe_is_json(memory: Command) -> None:
     answer = memory("get", "01a1fdf1-92cd-72f2-8000-000000000000")
     assert (answer.code, answer.out) == (1, "")
     assert json.loads(answer.err) == {"error": "Memory not found"}
@@ -607,7 +605,7 @@ def test_an_error_is_json_on_a_pipe(memory: Command) -> None:
 # --- behaviour that the specifications leave open
 
 
-def test_an_empty_option_counts_as_left_out(memory: Command) -> None:
+def test_an_empty_option_counts_as_omitted(memory: Command) -> None:
     """So that a script may pass `--project "$PROJECT"` when the variable is not set."""
     assert memory("create", "apples are red", "--project", "").json["tags"] == {}
 

@@ -103,7 +103,7 @@ def test_a_check_gives_up_on_a_server_that_does_not_answer(
     assert "did not answer within" in check.problem
 
 
-def test_failing_disabled_and_late_hooks_are_reported(
+def test_failing_disabled_and_slow_hooks_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.connect import status as module
@@ -127,7 +127,7 @@ def test_failing_disabled_and_late_hooks_are_reported(
     )
 
 
-def test_a_program_that_a_projects_files_name_is_not_started(tmp_path: Path) -> None:
+def test_a_program_named_in_project_files_is_not_started(tmp_path: Path) -> None:
     mark = tmp_path / "started"
     program = write_script(tmp_path, f"touch {mark}")
     found = entries([program, "mcp"], [program, "hook", "session-start"])

@@ -70,7 +70,7 @@ def test_the_remedy_for_the_old_distribution_uninstalls_it(
         ("px/venvs", {"PIPX_HOME": "px"}, "pipx uninstall memories"),
     ],
 )
-def test_an_installation_under_the_old_name_is_found_in_each_tools_folder(
+def test_an_installation_under_the_old_name_is_found_in_every_tools_folder(
     folder: str, variables: dict[str, str], command: str, tmp_path: Path
 ) -> None:
     write_program(

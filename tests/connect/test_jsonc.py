@@ -66,7 +66,7 @@ def test_an_empty_file_is_an_object_without_members(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", LAYOUTS)
-def test_without_comments_the_result_is_json(text: str) -> None:
+def test_a_document_without_comments_stays_valid_json(text: str) -> None:
     document = Document(text, comments=False)
     document.set(("servers", "memories"), ENTRY)
     assert json.loads(document.text)["servers"]["memories"] == ENTRY
@@ -167,7 +167,7 @@ def test_any_member_can_be_set_in_any_object_and_removed_again(
 
 @relaxed
 @given(st.text(alphabet='{}[],:"/*\\ \n1atrue', max_size=30))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_arbitrary_text_is_read_or_refused(text: str) -> None:
     for comments in (False, True):
         try:
             document = Document(text, comments=comments)

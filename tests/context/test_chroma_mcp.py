@@ -220,7 +220,9 @@ def test_documents_are_stored_as_specified(gateway: MemoryGateway, chroma: FakeC
     assert gateway.recall_memory("Docker?", 8, 0.7, "other") == []
 
 
-def test_turns_are_numbered_once_and_in_order(gateway: MemoryGateway, chroma: FakeChroma) -> None:
+def test_turns_are_numbered_uniquely_and_in_order(
+    gateway: MemoryGateway, chroma: FakeChroma
+) -> None:
     for number in range(5):
         gateway.append_history("c", "user", f"turn {number}", 0, TS, f"m{number}")
         gateway.append_history("d", "user", "other", 0, TS, f"m{number}")
@@ -237,7 +239,7 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9")]
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_unicode_forms_of_a_name_mean_the_same_conversation(
+def test_unicode_forms_of_a_name_identify_the_same_conversation(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     for name in (written, kept):
@@ -256,7 +258,7 @@ def test_unicode_forms_of_a_name_mean_the_same_conversation(
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_unicode_forms_of_a_message_id_mean_the_same_message(
+def test_unicode_forms_of_a_message_id_identify_the_same_message(
     gateway: MemoryGateway, chroma: FakeChroma, written: str, kept: str
 ) -> None:
     chroma.dies = [
@@ -274,7 +276,7 @@ def test_unicode_forms_of_a_message_id_mean_the_same_message(
 
 
 @pytest.mark.parametrize("step", [1, 7])
-def test_the_end_of_a_long_conversation_is_found_with_few_calls(
+def test_the_end_of_a_long_conversation_is_found_in_a_few_calls(
     backend: ChromaMcpBackend, chroma: FakeChroma, step: int
 ) -> None:
     numbers = range(0, 20 * PAGE, step)
@@ -355,7 +357,7 @@ ENDINGS = [ClosedByPeer(-32000, "Connection closed"), anyio.ClosedResourceError(
 
 @pytest.mark.parametrize("error", ENDINGS, ids=["reported", "unreported"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_a_call_lost_with_its_process_is_repeated_and_stored_once(
+def test_a_call_interrupted_by_a_crash_is_repeated_and_stored_once(
     gateway: MemoryGateway, chroma: FakeChroma, done: bool, error: Exception
 ) -> None:
     gateway.append_history("c", "user", "one", 0, TS, "m1")
@@ -402,7 +404,7 @@ def test_a_protocol_error_does_not_restart_the_process(
     ],
     ids=["another", "append"],
 )
-def test_after_a_restart_indexes_continue_from_the_servers_turns(
+def test_after_a_restart_indexes_continue_after_the_servers_turns(
     gateway: MemoryGateway, chroma: FakeChroma, notice: Callable[[MemoryGateway], object]
 ) -> None:
     """The server may come back with older data, or with none."""
@@ -416,7 +418,7 @@ def test_after_a_restart_indexes_continue_from_the_servers_turns(
     assert (turn["text"], turn["metadata"]["turn_index"]) == ("again", 0)
 
 
-def test_only_the_same_document_counts_as_existing(
+def test_only_an_identical_document_counts_as_existing(
     gateway: MemoryGateway, chroma: FakeChroma
 ) -> None:
     gateway.ensure_collections([])
@@ -462,7 +464,7 @@ def test_an_agent_tries_to_start_the_process_five_times(
     assert (chroma.starts, pauses) == (ATTEMPTS, [0.5, 1.0, 2.0, 4.0])
 
 
-def test_a_missing_program_is_tried_once(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
+def test_a_missing_program_is_not_retried(backend: ChromaMcpBackend, chroma: FakeChroma) -> None:
     chroma.connect_errors = [NotInstalled("not there")]
     with pytest.raises(ConnectionError, match="not there"):
         backend.ensure_collections(["history"])

@@ -195,7 +195,7 @@ def test_malformed_documents_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("failing", [MCPError, ConnectionError, TimeoutError, RuntimeError])
-def test_if_the_gateway_fails_the_context_is_the_message_alone(
+def test_if_the_gateway_fails_the_context_contains_only_the_message(
     failing: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     built = builder(FakeGateway(3, 3, fails=failing("down")))
@@ -212,7 +212,7 @@ def test_if_the_gateway_fails_the_context_is_the_message_alone(
 
 
 @pytest.mark.parametrize(("part", "left"), [("history", ([], 3)), ("memories", (3, []))])
-def test_the_part_that_does_not_fail_is_given(part: str, left: tuple[Any, Any]) -> None:
+def test_if_one_part_fails_the_other_is_still_given(part: str, left: tuple[Any, Any]) -> None:
     context = builder(FakeGateway(3, 3, fails=MCPError("down"), part=part)).build_context("c", "q")
     assert [failed["part"] for failed in context["metadata"]["errors"]] == [part]
     assert (len(context["history"]) or [], len(context["memories"]) or []) == left
@@ -413,7 +413,7 @@ def test_recalled_items_are_dated_and_attributed() -> None:
     ]
 
 
-def test_every_context_has_its_own_marks() -> None:
+def test_every_context_has_its_own_boundary() -> None:
     built = builder(FakeGateway(1))
     assert len({built.build_context("c", "q")["metadata"]["boundary"] for _ in range(50)}) == 50
 
@@ -491,7 +491,7 @@ def test_no_content_escapes_its_line(row: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("row", CORPUS, ids=[row["name"] for row in CORPUS])
-def test_a_prompt_parses_back_into_exactly_its_items(row: dict[str, Any]) -> None:
+def test_parsing_a_prompt_returns_exactly_its_items(row: dict[str, Any]) -> None:
     boundary = new_boundary()
     text = hostile(row, boundary)
     if {"\0", "\ud800"} & set(text):
@@ -592,7 +592,7 @@ def test_invalid_memories_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "ts", ["2025-12-25T12:10:00+02:00", "2025-12-25T12:10:00", "2025-12-25", "20251225T101000Z"]
 )
-def test_iso_8601_is_accepted(ts: str) -> None:
+def test_iso_8601_times_are_accepted(ts: str) -> None:
     assert HistoryTurn(**{**TURN, "ts": ts}).ts == ts
 
 

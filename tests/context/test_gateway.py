@@ -140,7 +140,7 @@ def test_ac_func_002_the_last_turns_come_in_order(gateway: MemoryGateway) -> Non
     assert indexes == [15, 16, 17, 18, 19]
 
 
-def test_conversations_do_not_see_each_other(gateway: MemoryGateway) -> None:
+def test_conversations_are_isolated_from_each_other(gateway: MemoryGateway) -> None:
     for number in range(4):
         say(gateway, f"a{number}", number, "a")
         say(gateway, f"b{number}", number, "a#")
@@ -182,7 +182,7 @@ def test_two_writers_that_ask_for_the_same_index_get_different_ones(
         )
 
 
-def test_a_turn_gets_the_index_it_asks_for_or_the_next_after_the_last(
+def test_a_turn_gets_the_requested_index_or_the_one_after_the_last(
     gateway: MemoryGateway,
 ) -> None:
     asked = (3, 0, 4, 9, 9, 2)
@@ -199,7 +199,7 @@ def test_a_turn_after_the_highest_index_is_still_in_the_context(gateway: MemoryG
 
 
 @pytest.mark.thorough
-def test_many_processes_lose_nothing_and_number_without_gaps(
+def test_many_processes_lose_no_turn_and_leave_no_gaps_in_the_numbers(
     gateway: MemoryGateway, store: str, clean_environment: Mapping[str, str]
 ) -> None:
     script = """
@@ -291,7 +291,7 @@ def test_recall_filters_by_confidence_and_conversation(gateway: MemoryGateway) -
     assert len(gateway.recall_memory("bees", 1, 0.0)) == 1
 
 
-def test_a_correction_that_stands_in_for_a_hit_must_be_confident_enough_too(
+def test_a_correction_replacing_a_hit_must_also_be_confident_enough(
     gateway: MemoryGateway,
 ) -> None:
     remember(gateway, "Deploys happen on Tuesdays", 0.9)
@@ -302,7 +302,7 @@ def test_a_correction_that_stands_in_for_a_hit_must_be_confident_enough_too(
     ] == ["Deploys happen on Thursdays"]
 
 
-def test_a_repetition_with_higher_confidence_raises_the_memorys_confidence(
+def test_a_repetition_with_higher_confidence_raises_a_memorys_confidence(
     gateway: MemoryGateway,
 ) -> None:
     weak = remember(gateway, "Ann keeps bees", 0.5)
@@ -385,7 +385,7 @@ NAMES = [(" c ", "c"), ("cafe\u0301", "caf\u00e9"), ("\u3000\u212bngstrom\n", "\
 
 
 @pytest.mark.parametrize(("written", "kept"), NAMES)
-def test_unicode_forms_of_a_name_mean_the_same_conversation(
+def test_unicode_forms_of_a_name_identify_the_same_conversation(
     flaky: Flaky, written: str, kept: str
 ) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -453,7 +453,7 @@ def test_ac_func_005_a_memory_with_low_confidence_is_not_stored(gateway: MemoryG
     assert [found["id"] for found in gateway.recall_memory("bees", 8, 0.0)] == [made]
 
 
-def test_a_rejected_offer_has_a_reason(
+def test_a_rejected_memory_has_a_reason(
     gateway: MemoryGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     memory = agent(gateway, most=1)
@@ -593,7 +593,7 @@ def test_a_turn_stored_despite_an_error_is_not_stored_twice(flaky: Flaky) -> Non
     assert texts_of(gateway) == ["one"]
 
 
-def test_a_turn_without_a_time_zone_keeps_its_moment_in_any_time_zone(
+def test_a_turn_without_a_time_zone_keeps_its_time_in_any_zone(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
@@ -671,7 +671,7 @@ MOMENTS = st.datetimes(
         "channel": None,
     }
 )
-def test_a_turn_is_refused_at_once_or_can_be_stored_later(
+def test_a_turn_that_is_not_refused_at_once_can_be_stored_later(
     flaky: Flaky, turn: dict[str, Any]
 ) -> None:
     # Any text may look like a secret ("pass:x0"), and a name that does is refused.
@@ -1059,7 +1059,7 @@ print(json.dumps([[turn.text for turn in context["history"]], [item.text for ite
     ]
 
 
-def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGateway) -> None:
+def test_hostile_content_is_returned_as_data(gateway: MemoryGateway) -> None:
     rows = [json.loads(row) for row in HOSTILE.read_text().splitlines()]
     hostile = [
         row["text"] * row.get("times", 1) for row in rows if not {"\0", "\ud800"} & set(row["text"])
@@ -1081,7 +1081,7 @@ def test_hostile_contents_come_back_from_the_store_as_data(gateway: MemoryGatewa
         )
 
 
-def test_the_flow_of_a_message_never_raises(flaky: Flaky) -> None:
+def test_handling_a_message_never_raises(flaky: Flaky) -> None:
     gateway = MemoryGateway("memories", backend=flaky)
     memory = agent(gateway)
     assert [memory.append("c", "user", "one"), memory.append("c", "assistant", "two")] == [
@@ -1129,7 +1129,7 @@ def test_a_broken_store_raises_a_gateways_errors(store: str) -> None:
 # --- endpoints and starting
 
 
-def test_an_endpoint_of_our_engine_decides_where_the_queue_is(
+def test_an_endpoint_of_our_engine_determines_the_place_of_the_queue(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -1186,7 +1186,7 @@ def test_a_start_is_tried_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(answers) == 1
 
 
-def test_a_new_attempt_to_start_waits_for_an_attempt_that_is_late(
+def test_a_new_attempt_to_start_waits_for_a_slow_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")

@@ -74,7 +74,7 @@ def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[tuple[str, dict[
     "place", ["conversation_id", "role", "text", "ts", "message_id", "channel"]
 )
 @pytest.mark.thorough
-def test_append_never_raises_on_junk(
+def test_append_never_raises_on_invalid_input(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
     made = memory.append(
@@ -105,7 +105,7 @@ def test_append_never_raises_on_junk(
     ],
 )
 @pytest.mark.thorough
-def test_remember_never_raises_on_junk(
+def test_remember_never_raises_on_invalid_input(
     memory: AgentMemory, caplog: pytest.LogCaptureFixture, place: str, junk: Any
 ) -> None:
     given = {"text": "Ann keeps bees", "memory_type": "fact", "confidence": 0.9} | {place: junk}

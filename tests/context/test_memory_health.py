@@ -139,7 +139,7 @@ def test_a_memory_with_an_unreadable_queue_is_degraded(memory: AgentMemory) -> N
     assert (health["status"], health["queued_turns"]) == ("degraded", None)
 
 
-def test_a_memory_over_a_file_that_is_not_a_store_is_degraded(tmp_path: Path) -> None:
+def test_a_memory_whose_store_file_is_not_a_store_is_degraded(tmp_path: Path) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database, but it is long enough to be taken for one\n" * 100)
     with MemoryGateway(str(file)) as gateway:

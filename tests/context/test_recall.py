@@ -101,7 +101,7 @@ def test_days_have_headings_and_gaps_are_marked(memories: Memories) -> None:
     )  # a second session on the same day
 
 
-def test_marks_and_line_heads_take_few_tokens(memories: Memories) -> None:
+def test_boundaries_and_line_prefixes_take_few_tokens(memories: Memories) -> None:
     context = builder(memories, history_tail_n=16, recall_n=0).build_context("c", "so?")
     prompt = builder(memories).format_for_prompt(context)
     first, day, *turns, last, _ = prompt.split("\n")
@@ -112,7 +112,7 @@ def test_marks_and_line_heads_take_few_tokens(memories: Memories) -> None:
     assert beside <= 6 * len(turns)
 
 
-def test_without_a_conversation_turns_of_all_are_recalled_under_their_names(
+def test_without_a_conversation_recalled_turns_are_grouped_by_conversation_name(
     memories: Memories,
 ) -> None:
     memories.add_turns(
@@ -167,7 +167,7 @@ def test_suspicious_turns_and_turns_of_tools_are_not_recalled(memories: Memories
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("budget", [60, 100, 150, 200, 300, 400, 800])
-def test_a_context_stays_within_its_budget_and_each_part_has_a_share(
+def test_a_context_stays_within_its_budget_and_each_part_gets_its_share(
     memories: Memories, budget: int
 ) -> None:
     memories.create("Ann collects maps of Lyon")
@@ -183,7 +183,7 @@ def test_a_context_stays_within_its_budget_and_each_part_has_a_share(
         assert total >= 0.85 * budget
 
 
-def test_a_setting_decides_the_shares(tmp_path: Path, memories: Memories) -> None:
+def test_a_setting_determines_the_shares(tmp_path: Path, memories: Memories) -> None:
     def parts(shares: str) -> tuple[int, int]:
         config = load_config({"home": str(tmp_path)}, environment={"CONTEXT_SHARES": shares})
         gateway = MemoryGateway("memories", backend=EngineBackend(memories))
@@ -197,7 +197,7 @@ def test_a_setting_decides_the_shares(tmp_path: Path, memories: Memories) -> Non
             parts(wrong)
 
 
-def test_if_only_the_last_turns_have_a_share_they_come_before_all_else(
+def test_with_all_shares_the_last_turns_take_precedence_over_everything_else(
     tmp_path: Path, memories: Memories
 ) -> None:
     def parts(budget: int) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def test_if_only_the_last_turns_have_a_share_they_come_before_all_else(
     assert all(turns == most for turns, more in seen if more)
 
 
-def test_recall_n_of_zero_recalls_nothing(memories: Memories) -> None:
+def test_recalling_zero_memories_recalls_nothing(memories: Memories) -> None:
     assert builder(memories, recall_n=0).build_context("c", ASKED)["recalled"] == []
     assert (
         builder(memories, recall_n=0, token_budget=8_000).build_context("c", ASKED)["recalled"]
@@ -360,7 +360,7 @@ def count_recalled(
 @pytest.mark.first(2)
 @pytest.mark.parametrize("reader", ["bob", "ann"])
 @pytest.mark.parametrize("identity", ["", "eve"])
-def test_a_flooding_writer_has_three_turns_and_starves_no_other(
+def test_a_flooding_writer_gets_three_turns_and_starves_no_other_writer(
     tmp_path: Path, reader: str, identity: str
 ) -> None:
     """It writes to the shared namespace or, as another identity, to the reader's own."""

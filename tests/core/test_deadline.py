@@ -171,7 +171,7 @@ def test_consecutive_calls_share_a_thread() -> None:
     deadline.close()
 
 
-def test_a_closed_deadline_leaves_no_thread() -> None:
+def test_closing_a_deadline_leaves_no_thread() -> None:
     deadline, release, threads = Deadline(SOON), threading.Event(), set[threading.Thread]()
 
     def hangs() -> None:
@@ -188,7 +188,7 @@ def test_a_closed_deadline_leaves_no_thread() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
+def test_time_in_the_embedder_does_not_count_towards_the_deadline_of_the_store() -> None:
     """The embedder has limits of its own; a hook, which has no time to spare, counts both times and
     reports which part was late.
     """
@@ -215,7 +215,7 @@ def test_the_time_of_the_embedder_does_not_count_as_that_of_the_store() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_starts_threads_of_its_own() -> None:
+def test_a_forked_process_starts_its_own_threads() -> None:
     deadline = Deadline(60)
     deadline.run(lambda: None)
     child = os.fork()

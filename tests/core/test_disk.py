@@ -56,7 +56,7 @@ needs_linux = pytest.mark.skipif(
 
 
 @needs_linux
-def test_waiters_get_the_lock_in_the_order_of_arrival(lock: Path) -> None:
+def test_waiters_get_the_lock_in_order_of_arrival(lock: Path) -> None:
     with try_lock(lock, 1) as held:
         assert held
         running = [start(lock, f"p{number}") for number in range(6)]
@@ -147,7 +147,7 @@ def test_without_range_locks_there_is_no_queue(
     assert not disk._has_waiting(0, 1)
 
 
-def test_a_home_that_others_own_or_can_write_to_is_doubtful(
+def test_a_home_that_others_own_or_can_write_to_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"

@@ -53,7 +53,7 @@ def _write_many(home: Path, name: str) -> None:
         events.note(home, "search", agent=name, results=number, namespace="n" * 100)
 
 
-def test_lines_of_many_processes_are_whole_and_none_is_lost_in_a_rotation(
+def test_no_line_of_concurrent_processes_is_split_or_lost_in_a_rotation(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 100_000)

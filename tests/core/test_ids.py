@@ -15,7 +15,7 @@ from memories.errors import InvalidInput
 NOW = datetime(2026, 2, 21, 10, 0, 0, 123_000, tzinfo=UTC)
 
 
-def test_an_id_is_a_uuid_of_version_7() -> None:
+def test_an_id_is_a_version_7_uuid() -> None:
     for _ in range(200):
         text = new_id(NOW)
         parsed = uuid.UUID(text)
@@ -26,27 +26,27 @@ def test_an_id_is_a_uuid_of_version_7() -> None:
         assert parsed.int >> 80 == int(NOW.timestamp() * 1000)
 
 
-def test_ids_of_one_millisecond_rise_even_between_other_times() -> None:
+def test_ids_of_one_millisecond_increase_even_when_times_alternate() -> None:
     ids = [new_id(NOW + timedelta(days=step % 3)) for step in range(3_000)]
     for day in range(3):
         assert ids[day::3] == sorted(set(ids[day::3]))
 
 
-def test_a_thousand_ids_of_a_millisecond_differ_in_their_beginnings() -> None:
+def test_a_thousand_ids_of_one_millisecond_have_different_prefixes() -> None:
     for day in range(40):
         ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
         assert ids == sorted(ids)
         assert len({memory_id[:18] for memory_id in ids}) == 1_000
 
 
-def test_each_of_many_threads_gets_rising_ids_and_no_id_twice() -> None:
+def test_concurrent_threads_get_increasing_unique_ids() -> None:
     with ThreadPoolExecutor(8) as threads:
         batches = list(threads.map(lambda _: [new_id(NOW) for _ in range(500)], range(8)))
     assert all(batch == sorted(batch) for batch in batches)
     assert len({memory_id for batch in batches for memory_id in batch}) == 8 * 500
 
 
-def test_a_forked_child_makes_other_ids() -> None:
+def test_a_forked_child_does_not_repeat_ids_of_its_parent() -> None:
     before = new_id(NOW)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads exist
@@ -65,7 +65,7 @@ def test_a_forked_child_makes_other_ids() -> None:
     os.close(its)
 
 
-def test_ids_of_one_millisecond_differ_in_every_random_bit() -> None:
+def test_every_random_bit_of_an_id_varies() -> None:
     ids = [uuid.UUID(new_id(NOW + timedelta(milliseconds=step))).int for step in range(400)]
     assert len(set(ids)) == 400
     seen_one = seen_zero = 0
@@ -106,7 +106,7 @@ def test_any_time_makes_an_id(moment: datetime, millis: int) -> None:
         ("01a1fdf192cd72f2", "01a1fdf1-92cd-72f2"),
     ],
 )
-def test_ids_and_prefixes_are_read_in_any_spelling(written: str, read: str) -> None:
+def test_ids_and_prefixes_are_parsed_in_any_spelling(written: str, read: str) -> None:
     assert parse_id(written) == read
 
 
@@ -119,7 +119,7 @@ def test_a_text_that_is_not_an_id_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["ID", "Stand-Up#3"])
-def test_an_error_quotes_an_id_as_it_was_typed(text: str) -> None:
+def test_an_error_quotes_an_id_as_typed(text: str) -> None:
     with pytest.raises(InvalidInput, match=f'^"{text}" is'):
         parse_id(text)
 
@@ -149,13 +149,13 @@ def test_a_repeatable_id_is_the_same_each_time() -> None:
         "01a1fdf1-92cd-7000-8000-00000000000",
     ],
 )
-def test_a_foreign_id_must_be_a_whole_uuid_of_version_7(wrong: str) -> None:
+def test_a_foreign_id_must_be_a_complete_version_7_uuid(wrong: str) -> None:
     assert whole_id("01A1FDF192CD7000B000000000000001") == "01a1fdf1-92cd-7000-b000-000000000001"
     with pytest.raises(InvalidInput, match="is not a memory id, which must be a UUIDv7"):
         whole_id(wrong)
 
 
-def test_the_short_form_of_an_id_is_read_back() -> None:
+def test_the_short_form_of_an_id_can_be_parsed() -> None:
     for when in (
         datetime(1970, 1, 1, tzinfo=UTC),
         NOW,
@@ -169,7 +169,7 @@ def test_the_short_form_of_an_id_is_read_back() -> None:
 @pytest.mark.parametrize(
     "other", ["20261399-000000000000", "20261101-999999990000", "20261101-000000009999"]
 )
-def test_digits_that_are_not_a_date_are_read_as_the_beginning_of_an_id(other: str) -> None:
+def test_digits_that_are_not_a_date_are_parsed_as_an_id_prefix(other: str) -> None:
     assert parse_id(other).replace("-", "") == other.replace("-", "")
 
 

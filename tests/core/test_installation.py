@@ -59,7 +59,7 @@ def test_an_editable_installation_is_a_checkout(monkeypatch: pytest.MonkeyPatch)
         ("pip", WHEEL, "chat", f"PYTHON -m pip install memoriae[chat] @ {WHEEL}"),
     ],
 )
-def test_a_part_is_added_with_the_tool_that_installed_the_program(
+def test_an_extra_is_added_with_the_tool_that_installed_the_program(
     installer: str, source: str, extra: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
@@ -73,7 +73,7 @@ def test_an_environment_without_pip_uses_uv(monkeypatch: pytest.MonkeyPatch) -> 
     assert words == ["uv", "pip", "install", "--python", sys.executable, "memoriae[chat]"]
 
 
-def test_a_tool_of_uv_keeps_the_parts_and_packages_that_it_has(tmp_path: Path) -> None:
+def test_a_uv_tool_keeps_its_extras_and_added_packages(tmp_path: Path) -> None:
     receipt = (
         '[tool]\nrequirements = [{ name = "memoriae", extras = ["postgres"] }, '
         '{ name = "rich", specifier = ">=13" }, { name = "mine", directory = "/src/mine" }]\n'

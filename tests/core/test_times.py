@@ -72,7 +72,7 @@ def test_iso_is_utc_with_milliseconds() -> None:
         ("an hour from now", NOW + timedelta(hours=1)),
     ],
 )
-def test_times_are_read(text: str, expected: datetime) -> None:
+def test_times_are_parsed(text: str, expected: datetime) -> None:
     moment, _ = parse_span(text, NOW)
     assert moment == expected
     assert moment.utcoffset() == timedelta(0)
@@ -101,7 +101,7 @@ def test_times_are_read(text: str, expected: datetime) -> None:
         ("tomorrow", "2026-02-22T22:59:59.999Z"),
     ],
 )
-def test_a_time_in_words_can_mean_the_next_one(text: str, last: str, berlin: None) -> None:
+def test_a_time_in_words_can_be_in_the_future(text: str, last: str, berlin: None) -> None:
     assert to_iso(parse_span(text, NOW, is_ahead=True)[1]) == last
 
 
@@ -149,7 +149,9 @@ def test_a_long_invalid_time_is_truncated_in_the_message() -> None:
         ("3 days ago", "2026-01-02T10:00Z", False),
     ],
 )
-def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: bool) -> None:
+def test_time_zones_are_mixed_if_only_one_time_names_a_zone(
+    one: str, other: str, mixed: bool
+) -> None:
     assert mixes_zones(one, other) is mixed
 
 
@@ -157,7 +159,7 @@ def test_time_zones_are_mixed_if_only_one_is_named(one: str, other: str, mixed: 
     ("text", "days"),
     [("2024-05-31", 1), ("20240531", 1), ("2024-W22-5", 1), ("2024-W22", 7), ("2024W22", 7)],
 )
-def test_a_day_or_week_counts_to_its_end_however_it_is_written(text: str, days: int) -> None:
+def test_a_day_or_week_extends_to_its_end_in_any_notation(text: str, days: int) -> None:
     assert parse_time(text, end_of_day=True) - parse_time(text) == timedelta(
         days=days, milliseconds=-1
     )
@@ -197,7 +199,7 @@ def test_ages_are_described_in_words(seconds: int, words: str) -> None:
         ("7d", "2026-02-14T10:00:00.000Z", "2026-02-14T10:00:00.000Z"),
     ],
 )
-def test_times_in_words_are_spans(
+def test_a_time_in_words_is_a_span(
     text: str, first: str, last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
@@ -209,7 +211,7 @@ def test_times_in_words_are_spans(
     time.tzset()
 
 
-def test_days_in_words_are_local_days(berlin: None) -> None:
+def test_a_day_in_words_is_a_local_day(berlin: None) -> None:
     assert to_iso(parse_span("yesterday", NOW)[0]) == "2026-02-19T23:00:00.000Z"
 
 

@@ -125,7 +125,7 @@ def test_every_setting_is_harmless_or_tested_here() -> None:
     assert {setting.variable for setting in SETTINGS if setting.harmless} == HARMLESS.keys()
 
 
-def test_a_folder_chooses_no_harmful_setting(folder: Path) -> None:
+def test_a_folder_cannot_choose_a_harmful_setting(folder: Path) -> None:
     plain = load(folder)
     write(folder, HOSTILE)
     warnings: list[str] = []
@@ -168,7 +168,7 @@ def test_invalid_values_of_another_program_are_ignored(folder: Path) -> None:
     assert "ignored DEFAULT_LIMIT, MEMORY_TOP_K" in warnings[0]
 
 
-def test_an_approved_file_chooses_everything_until_it_changes(folder: Path) -> None:
+def test_an_approved_file_can_choose_everything_until_it_changes(folder: Path) -> None:
     file = write(folder, {"MEMORY_NAMESPACE": "bob", "EMBEDDER": "none"})
     trust.approve(file, registers({}))
     warnings: list[str] = []
@@ -196,7 +196,7 @@ def test_an_approval_is_for_one_path(folder: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "linked").namespace == "bob"
 
 
-def test_no_dotenv_can_approve_itself(folder: Path) -> None:
+def test_a_dotenv_file_cannot_approve_itself(folder: Path) -> None:
     """The environment, not the file, determines where the approvals are."""
     file = write(folder, {"MEMORY_HOME": str(folder), "MEMORY_NAMESPACE": "bob"})
     trust.approve(file, folder)
@@ -229,9 +229,7 @@ def test_variables_are_not_expanded(
     ("mode", "warnings"),
     [(0o646, "is writable by everyone"), (0o664, "other members of its group")],
 )
-def test_a_file_that_others_may_write_chooses_nothing(
-    folder: Path, mode: int, warnings: str
-) -> None:
+def test_a_file_that_others_may_write_is_ignored(folder: Path, mode: int, warnings: str) -> None:
     file = write(folder, HARMLESS)
     if mode & stat.S_IWGRP and os.geteuid() == 0:
         os.chown(file, 0, OTHER_USER)
@@ -248,7 +246,7 @@ def test_a_file_that_others_may_write_chooses_nothing(
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user_chooses_nothing(folder: Path) -> None:
+def test_a_file_of_another_user_is_ignored(folder: Path) -> None:
     os.chown(write(folder, HARMLESS), OTHER_USER, OTHER_USER)
     lines: list[str] = []
     assert load(folder, lines).default_limit == 10
@@ -267,7 +265,7 @@ def test_a_very_large_file_is_ignored(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("sign", ["é", "€", "😀"])
-def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign: str) -> None:
+def test_a_large_file_is_read_up_to_the_last_complete_character(folder: Path, sign: str) -> None:
     file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
     for inside in range(
         1, len(sign.encode())
@@ -280,7 +278,7 @@ def test_a_large_file_is_read_up_to_the_last_whole_character(folder: Path, sign:
         )
 
 
-def test_a_large_file_is_refused_if_it_is_wrong_before_its_last_character(folder: Path) -> None:
+def test_a_large_file_with_an_error_before_its_last_character_is_refused(folder: Path) -> None:
     file, head = folder / ".env", b"DEFAULT_LIMIT=3\n#"
     for rest, is_refused in ((b"\xff---", True), (b"\xff--", False)):
         file.write_bytes(head + b"-" * (trust.MAX_BYTES - len(head) - len(rest)) + rest + b"----")
@@ -288,7 +286,7 @@ def test_a_large_file_is_refused_if_it_is_wrong_before_its_last_character(folder
             trust.read(file, registers({}))
 
 
-def test_a_file_of_the_largest_size_is_read_and_approved(folder: Path) -> None:
+def test_a_file_of_the_maximum_size_is_read_and_approved(folder: Path) -> None:
     file = folder / ".env"
     file.write_bytes(b"#" * (trust.MAX_BYTES - 1) + b"\n")
     assert not trust.read(file, registers({})).doubt
@@ -344,7 +342,7 @@ def test_unreadable_approvals_approve_nothing(folder: Path, tmp_path: Path, cont
         load(folder)
 
 
-def test_the_library_warns(folder: Path) -> None:
+def test_the_library_warns_about_an_ignored_file(folder: Path) -> None:
     write(folder, {"MEMORY_STORE": "sqlite:///other.db"})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -352,7 +350,7 @@ def test_the_library_warns(folder: Path) -> None:
     assert ["ignored MEMORY_STORE" in str(each.message) for each in caught] == [True]
 
 
-def test_the_command_in_a_cloned_folder(
+def test_the_command_warns_about_a_dotenv_file_in_a_cloned_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, {"MEMORY_STORE": f"sqlite:///{tmp_path}/stolen.db", "EMBEDDER": "none"})

@@ -132,7 +132,7 @@ def test_a_question_finds_the_answer_in_any_language(model: E5) -> None:
     assert few == []
 
 
-def test_most_words_of_a_question_are_familiar_and_few_of_nonsense(model: E5) -> None:
+def test_questions_have_mostly_familiar_words_and_nonsense_has_few(model: E5) -> None:
     for facts in FACTS.values():
         assert model.familiarity(facts[0]["question"]) > 0.5
     for nonsense in ("xqzv wrtplk", "zzkrtv bvnmq hjkl", "fghtr wqpxz"):
@@ -162,7 +162,7 @@ def test_damaged_files_are_reported_in_one_error(
         E5().embed("text")
 
 
-def test_altered_files_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_altered_files_are_detected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert e5.altered_files() == []
     for file in e5._folder().glob(f"{_NAME}.*"):
         (tmp_path / file.name).symlink_to(file)

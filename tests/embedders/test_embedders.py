@@ -50,7 +50,7 @@ def cosine(model: Embedder, one: str, other: str) -> float:
     return float(model.embed(one)[0] @ model.embed(other)[0])
 
 
-def test_vectors_have_unit_length_and_the_spaces_dimension(embedder: Embedder) -> None:
+def test_vectors_have_unit_length_and_the_dimension_of_their_space(embedder: Embedder) -> None:
     for text in TEXTS:
         vectors = embedder.embed(text)
         assert vectors.dtype == np.float32
@@ -85,7 +85,7 @@ def test_vectors_do_not_depend_on_the_instance_or_the_thread(
         assert all(map(np.array_equal, alone, vectors))
 
 
-def test_spaces_case_and_kinds_of_quotes_change_nothing(model: MiniLM) -> None:
+def test_spaces_case_and_quote_styles_change_nothing(model: MiniLM) -> None:
     assert np.array_equal(model.embed("The  “user”\n"), model.embed('the "user"'))
 
 
@@ -117,7 +117,7 @@ def test_the_end_of_a_long_text_is_embedded(model: MiniLM) -> None:
 
 
 @pytest.mark.thorough
-def test_windows_of_an_answer_are_moved_towards_its_beginning(model: MiniLM) -> None:
+def test_window_vectors_of_an_answer_shift_towards_the_first_one(model: MiniLM) -> None:
     text = (
         f"{'How to bake bread with rye flour. ' * 34}{'The train to Basel leaves at nine. ' * 34}"
     )
@@ -249,7 +249,7 @@ class OddEmbedder(FakeEmbedder):
         (lambda _: None, "something of type NoneType"),
     ],
 )
-def test_anything_but_unit_vectors_is_neither_stored_nor_searched_for(
+def test_only_unit_vectors_are_stored_and_searched_for(
     tmp_path: Path, change: Callable[[Any], Any], part: str
 ) -> None:
     url = f"sqlite:///{tmp_path}/store"

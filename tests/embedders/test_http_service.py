@@ -312,7 +312,7 @@ def test_each_service_gets_requests_in_its_own_format(server: Server, name: str)
     )
 
 
-def test_responses_of_coheres_first_version_are_read(server: Server) -> None:
+def test_responses_of_the_first_cohere_api_are_parsed(server: Server) -> None:
     server.next.append(
         lambda handler, body: handler.answer(
             200, json.dumps({"embeddings": vectors(body)}).encode()
@@ -701,7 +701,7 @@ def test_a_response_has_a_maximum_size(server: Server) -> None:
         opened(server, embedder_timeout=30).embed_query("text")
 
 
-def test_vectors_are_sorted_by_their_index(server: Server) -> None:
+def test_vectors_are_sorted_by_index(server: Server) -> None:
     def shuffled(handler: Handler, body: dict[str, Any]) -> None:
         answer = spoken(handler.path, vectors(body))
         answer["data"].reverse()
@@ -790,7 +790,7 @@ def test_a_missing_key_is_reported_before_anything_is_sent(tmp_path: Path) -> No
         assert not isinstance(caught.value, EmbedderUnavailable)
 
 
-def test_a_key_is_not_sent_to_a_url_from_a_folders_dotenv(
+def test_a_key_is_not_sent_to_a_url_from_a_dotenv_file_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
@@ -922,7 +922,7 @@ def test_proxies_of_other_kinds_are_refused(
         ("openai:BAAI/bge-m3", "openai/BAAI/bge-m3/1", 1024),
     ],
 )
-def test_a_space_is_known_before_any_request(name: str, model: str, dimension: int) -> None:
+def test_the_space_is_known_before_any_request(name: str, model: str, dimension: int) -> None:
     embedder = open_embedder(name, settings())
     assert embedder is not None
     assert (embedder.space.model, embedder.space.dimension) == (model, dimension)
@@ -950,7 +950,7 @@ def test_a_dimension_that_a_model_does_not_have_is_refused() -> None:
         open_embedder("openai", settings(embedder_dimensions=2000))
 
 
-def test_the_same_model_has_the_same_constants_in_a_service() -> None:
+def test_a_service_uses_the_packaged_constants_for_the_same_model() -> None:
     embedder = open_embedder("ollama:all-minilm", settings())
     assert embedder is not None
     for name in ("noise_mean", "noise_spread", "weight", "duplicate", "calibration"):
@@ -1160,7 +1160,7 @@ def test_with_the_fallback_there_is_one_attempt_of_three_seconds(server: Server)
         assert patience == Patience(1, 1, tries)
 
 
-def test_a_failure_stops_callers_that_would_not_wait_much_longer(tmp_path: Path) -> None:
+def test_a_failure_stops_callers_with_about_the_same_time_limit(tmp_path: Path) -> None:
     now = [1_000.0]
     rest = Rest(tmp_path, "service", lambda: now[0])
     rest.begin("too late for a hook", 0.25, 0)

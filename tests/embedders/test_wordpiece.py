@@ -201,12 +201,12 @@ def test_ids_of_a_million_lines_equal_those_of_tokenizers(
 
 
 @pytest.mark.slow
-def test_every_character_is_read_as_by_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_every_character_is_read_as_in_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     assert_same(ours, theirs, (f"a{character}a {character}" for character in characters))
 
 
 @pytest.mark.slow
-def test_a_very_long_line_is_read_as_by_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
+def test_a_very_long_line_is_read_as_in_tokenizers(ours: WordPiece, theirs: Tokenizer) -> None:
     lines = list(itertools.islice(random_lines(4), 20_000))
     assert_same(ours, theirs, [" ".join(lines), "".join(lines), re.sub(r"\s", "", "".join(lines))])

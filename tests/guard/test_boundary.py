@@ -94,7 +94,7 @@ FIELDS: dict[str, Callable[[Memories, str], object]] = {
 }
 
 
-def test_no_field_of_a_write_keeps_a_secret(memories: Memories, home: Path) -> None:
+def test_secrets_are_removed_from_every_field_of_a_write(memories: Memories, home: Path) -> None:
     planted = {field: secret() for field in FIELDS}
     shown = {field: repr(write(memories, planted[field])) for field, write in FIELDS.items()}
     memories.search("token")
@@ -127,7 +127,7 @@ def test_a_source_must_not_contain_a_secret(memories: Memories, home: Path) -> N
     assert memories.create("The sky is blue", source=planted, redact=False).stored
 
 
-def test_tags_of_many_memories_keep_no_secret(memories: Memories, home: Path) -> None:
+def test_secrets_are_removed_from_tags_of_many_memories(memories: Memories, home: Path) -> None:
     planted = secret()
     made = _create(memories, tags={"a": "b", "c": "d"})
     memories.tag_where(None, tags={f"tag-{planted}": planted})
@@ -143,7 +143,7 @@ def by_client(planted: str, store: str | None = None) -> Memories:
     return Memories(store, embedder="fake", channel="mcp", client=client, place=lambda: place)
 
 
-def test_origins_keep_no_secret(home: Path) -> None:
+def test_secrets_are_removed_from_origins(home: Path) -> None:
     planted = secret()
     with by_client(planted) as memories:
         origin = _create(memories).memory.origin  # type: ignore[attr-defined]
@@ -155,7 +155,7 @@ def test_origins_keep_no_secret(home: Path) -> None:
     assert held(home, planted) == []
 
 
-def test_an_import_keeps_no_secret_of_an_origin(
+def test_an_import_removes_secrets_from_origins(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = secret()
@@ -225,7 +225,7 @@ def test_the_vector_is_made_from_the_redacted_text(home: Path) -> None:
     assert planted not in "".join(Listening.heard)
 
 
-def test_a_duplicate_is_judged_by_the_redacted_text(memories: Memories) -> None:
+def test_duplicates_are_recognized_by_their_redacted_text(memories: Memories) -> None:
     first, second = (memories.create(f"the token of stage is {secret()}") for _ in range(2))
     assert (first.stored, second.stored) == (True, False)
     assert second.redacted == ("github_token",)
@@ -264,7 +264,7 @@ def logged(
     logger.handlers[:], logger.level, logger.propagate = before
 
 
-def test_agents_keep_no_secret(home: Path, logged: Callable[[], str]) -> None:
+def test_agent_memory_removes_secrets(home: Path, logged: Callable[[], str]) -> None:
     planted = secret()
     with AgentMemory.start() as memory:
         assert memory.append(
@@ -314,7 +314,7 @@ def run(*arguments: str, given: str = "") -> Answer:
         return Answer(code, out.getvalue().decode(), err.getvalue().decode())
 
 
-def test_the_command_keeps_and_prints_no_secret(home: Path) -> None:
+def test_the_command_neither_stores_nor_prints_secrets(home: Path) -> None:
     planted = secret()
     lines = json.dumps(
         {
@@ -391,7 +391,7 @@ def test_an_import_stores_no_secret_and_recognizes_its_lines_later(
     assert json.loads(kept.stdout)["conflict_count"] == 2
 
 
-def test_no_redact_is_for_one_call_of_the_command(home: Path) -> None:
+def test_no_redact_applies_to_one_command_only(home: Path) -> None:
     planted = secret()
     kept = json.loads(run("create", f"the token is {planted}", "--no-redact").stdout)
     assert planted in kept["content"]
@@ -452,7 +452,7 @@ def test_the_user_can_switch_redaction_off_and_a_folder_cannot(home: Path, tmp_p
         assert load_config().redact == "pii"
 
 
-def test_rules_of_the_user_are_read_and_bad_ones_refused(home: Path) -> None:
+def test_user_rules_are_read_and_invalid_ones_refused(home: Path) -> None:
     home.mkdir(parents=True)
     home.chmod(0o700)
     file = home / "config.toml"
@@ -472,7 +472,7 @@ def test_rules_of_the_user_are_read_and_bad_ones_refused(home: Path) -> None:
 # --- secrets stored earlier
 
 
-def test_doctor_names_secrets_that_were_stored_and_never_their_values(home: Path) -> None:
+def test_doctor_reports_stored_secrets_but_never_their_values(home: Path) -> None:
     planted = secret()
     with Memories(embedder="fake") as memories:
         made = memories.create(f"the token is {planted}", redact=False).memory

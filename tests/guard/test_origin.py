@@ -35,7 +35,7 @@ def test_invalid_labels_give_no_origin(labels: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "name", ["x" * 10_000, "a\nb\x1b[2J", "user\u202e\u2066\u3164", "a|b|c", "\ud800", "", "=by"]
 )
-def test_an_odd_client_name_is_shown_safely_and_read_back_unchanged(name: str) -> None:
+def test_an_unusual_client_name_is_shown_safely_and_read_back_unchanged(name: str) -> None:
     mine = origin("mcp", "ann", (name, name))
     assert origin_of(stamp_labels({}, mine)) == mine
     assert mine.by.isprintable()
@@ -58,7 +58,7 @@ def test_every_version_and_turn_has_its_origin(memories: Memories) -> None:
     assert set(memories.tags()) == {"agent", "by", "trust"}
 
 
-def test_each_version_names_its_writer_and_earlier_ones_keep_theirs(memories: Memories) -> None:
+def test_each_version_names_its_writer_and_earlier_versions_keep_theirs(memories: Memories) -> None:
     made = memories.create("Deploys happen on Tuesdays", key="deploy").memory
     assert made is not None
     theirs = memories.of_client("cursor", "9")
@@ -82,7 +82,7 @@ def test_each_version_names_its_writer_and_earlier_ones_keep_theirs(memories: Me
     ("terminals", "person"),
     [((True, True), True), ((True, False), False), ((False, True), False), ((False, False), False)],
 )
-def test_a_person_has_terminals_for_input_and_errors(
+def test_a_person_has_terminals_as_stdin_and_stderr(
     monkeypatch: pytest.MonkeyPatch, terminals: tuple[bool, bool], person: bool
 ) -> None:
     for name, is_terminal in zip(("stdin", "stderr"), terminals, strict=True):
@@ -94,7 +94,7 @@ def test_a_person_has_terminals_for_input_and_errors(
     assert not is_person()
 
 
-def test_no_tag_can_be_an_origin(memories: Memories) -> None:
+def test_a_tag_cannot_be_an_origin(memories: Memories) -> None:
     with pytest.raises(InvalidInput, match='tag key "=trust" is not usable'):
         memories.create("x y z", tags={"=trust": "user"})
     with pytest.raises(InvalidInput, match='tag key "=by" is not usable'):

@@ -127,7 +127,7 @@ def test_a_text_without_a_secret_is_the_same_object() -> None:
     assert redact(text).text is text
 
 
-def test_a_text_up_to_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_at_the_length_limit_is_scanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A longer text is refused later, unread."""
     text = f"a token: {token()}"
     monkeypatch.setattr(redactor, "MAX_CHARACTERS", len(text))
@@ -135,7 +135,7 @@ def test_a_text_up_to_the_limit_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     assert Redactor().text(f"{text} ").text == f"{text} "
 
 
-def test_the_text_around_a_secret_stays() -> None:
+def test_the_text_around_a_secret_is_kept() -> None:
     assert redact(f"before {token()} after").text == "before [redacted:github_token] after"
     assert (
         redact("postgresql://ann:Xk4mzQ9v@db.example/app").text
@@ -143,7 +143,7 @@ def test_the_text_around_a_secret_stays() -> None:
     )
 
 
-def test_base64_is_not_a_token_because_a_part_of_it_looks_like_one() -> None:
+def test_base64_that_contains_a_token_pattern_is_not_a_token() -> None:
     rng = random.Random(5)
     sizes = [600] * 400 + [3_000] * 80
     blobs = [base64.urlsafe_b64encode(rng.randbytes(n)).decode().rstrip("=") for n in sizes]
@@ -245,7 +245,7 @@ def test_text_marked_as_private_is_removed() -> None:
     assert found == [(text, left, left) for text, left in PRIVATE]
 
 
-def test_a_text_that_is_only_private_is_refused() -> None:
+def test_an_entirely_private_text_is_refused() -> None:
     with pytest.raises(InvalidInput, match="content is entirely private"):
         Redactor().text(" <private>b</private>\n")
 
@@ -270,7 +270,7 @@ def test_a_private_key_ends_with_its_last_line_of_key_characters(
     assert redact(text).text == (text if left is None else f"[redacted:private_key]{left}")
 
 
-def test_different_keys_stay_different_and_equal_ones_equal() -> None:
+def test_different_keys_stay_different_and_equal_keys_stay_equal() -> None:
     one, other = (Redactor().name(f"key/{token(seed)}", "key").text for seed in (1, 2))
     assert one.startswith("key/[redacted:github_token]#")
     assert one != other
@@ -315,14 +315,14 @@ def test_the_time_for_a_hostile_text_grows_about_linearly(piece: str) -> None:
     )  # quadratic time would be 64
 
 
-def test_every_repetition_has_a_limit() -> None:
+def test_every_repetition_in_a_pattern_is_bounded() -> None:
     assert [rule.kind for rule in ALL if rules.count_steps(rule.pattern) is None] == []
 
 
 # --- rules of the user
 
 
-def test_rules_of_the_user_are_applied() -> None:
+def test_user_rules_are_applied() -> None:
     mine = rules.parse_user_rule(
         1, {"name": "shop_key", "pattern": "SHOP-[0-9]{6}", "keywords": ["SHOP-"]}
     )
@@ -344,7 +344,7 @@ HARMFUL: list[tuple[dict[str, object], str]] = [
 ]
 
 
-def test_harmful_rules_of_the_user_are_refused() -> None:
+def test_harmful_user_rules_are_refused() -> None:
     for changes, complaint in HARMFUL:
         with pytest.raises(InvalidInput, match=complaint):
             rules.parse_user_rule(
@@ -384,7 +384,7 @@ def test_a_secret_in_a_json_list_is_recognized_by_its_key() -> None:
     assert Redactor().data(plain) == (plain, ())
 
 
-def test_the_steps_of_a_pattern_are_counted_by_its_parts() -> None:
+def test_the_steps_of_a_pattern_are_counted_from_its_parts() -> None:
     rows = [
         ("", 1), ("ab", 2), ("a?", 1), ("a{2,4}", 4), ("a{0,3}b", 7), ("(a|b)c", 2), ("a{1,3}+b", 4),
         ("(a{0,9}|b{0,9})c", 28), ("(?:a{0,3}){0,3}", 576), ("a*", None), ("(?:ab*)c", None), ("(a|b+)c", None),
@@ -394,7 +394,7 @@ def test_the_steps_of_a_pattern_are_counted_by_its_parts() -> None:
     assert failures_of(rows, rules.count_steps) == []
 
 
-def test_an_options_value_is_a_secret_if_it_is_random_or_long_and_assigned() -> None:
+def test_an_option_value_is_a_secret_if_it_is_random_or_long_and_assigned() -> None:
     rows = [
         ("mysql --password=abcdefgh", "mysql --password=[redacted:password]"),
         ("mysql --password=abcdefg", "mysql --password=abcdefg"),
@@ -406,7 +406,7 @@ def test_an_options_value_is_a_secret_if_it_is_random_or_long_and_assigned() -> 
     assert failures_of(rows, lambda text: redact(text).text) == []
 
 
-def test_a_key_of_putty_ends_with_its_last_line() -> None:
+def test_a_putty_key_ends_with_its_last_line() -> None:
     key = corpus.putty(random.Random(1))
     assert redact(f"before {key}\nThe gate is open.").text.startswith(
         "before [redacted:private_key]"

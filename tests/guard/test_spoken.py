@@ -102,7 +102,7 @@ NAMED = [
 ]
 
 
-def test_the_value_is_removed_and_the_sentence_stays() -> None:
+def test_the_value_is_removed_and_the_sentence_is_kept() -> None:
     assert [(text, redact(text).text) for text, _ in NAMED] == NAMED
     assert [left for _, left in NAMED if redact(left).text is not left] == []
 
@@ -147,7 +147,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-def test_a_secret_is_removed_whatever_separates_it_from_its_name(way: str) -> None:
+def test_a_secret_is_removed_after_any_separator(way: str) -> None:
     assert set(NAMES) == {name.split()[0] for name in languages.secret_words()}
     rng, missed = random.Random(3), []
     for name in (name for names in NAMES.values() for name in names):
@@ -161,7 +161,7 @@ def test_a_secret_is_removed_whatever_separates_it_from_its_name(way: str) -> No
     assert missed == []
 
 
-def test_a_token_in_pieces_is_removed() -> None:
+def test_a_split_token_is_removed() -> None:
     token = "ghp_" + corpus.text(random.Random(4), 36)
     pieces = " ".join(token[at : at + 10] for at in range(0, 40, 10))
     for text in (

@@ -69,7 +69,7 @@ def test_namespaces_are_folded(given: str, kept: str) -> None:
         ("ключ=日本", ("ключ", "日本")),
     ],
 )
-def test_tags_are_read(written: str, pair: tuple[str, str]) -> None:
+def test_tags_are_parsed(written: str, pair: tuple[str, str]) -> None:
     assert validate.parse_tag(written) == pair
 
 
@@ -85,7 +85,7 @@ def test_only_numbers_from_0_to_1_are_accepted_as_shares(number: object) -> None
         validate.unit(number, "it")  # type: ignore[arg-type]
 
 
-def test_texts_quoted_in_messages_are_short_and_harmless() -> None:
+def test_quoted_texts_in_messages_are_short_and_harmless() -> None:
     assert validate.shown("plain text") == "plain text"
     assert validate.shown("a\x1b[31m\n\u202e\ud800") == "a\\x1b[31m\\n\\u202e\\ud800"
     assert validate.shown("x" * 60) == "x" * 60
@@ -117,7 +117,7 @@ def test_json_with_a_number_of_thousands_of_digits_is_refused() -> None:
         validate.read_json("9" * 5_000)
 
 
-def test_json_is_read() -> None:
+def test_json_is_parsed() -> None:
     assert validate.read_json(' {"a": [1, 1.5, null, true, "é"], "b": {"a": 0}} ') == {
         "a": [1, 1.5, None, True, "é"],
         "b": {"a": 0},

@@ -85,7 +85,7 @@ def test_the_verdicts_on_values_of_every_length_are_unchanged() -> None:
         pytest.param(values.is_plausible, "hun", "hunt", id="plausible: 4 characters"),
     ],
 )
-def test_a_value_at_the_limit_is_a_secret_and_one_below_is_not(
+def test_a_value_at_the_limit_is_a_secret_and_one_below_it_is_not(
     decide: Callable[[str], bool], too_little: str, enough: str
 ) -> None:
     assert not decide(too_little)
@@ -101,7 +101,7 @@ def test_a_login_in_base64_has_at_least_four_characters_besides_its_colon() -> N
     ("byte", "is_text"),
     [(8, False), (9, True), (13, True), (31, False), (32, True), (126, True), (127, False)],
 )
-def test_text_is_nine_tenths_printable(byte: int, is_text: bool) -> None:
+def test_at_least_nine_tenths_of_text_are_printable(byte: int, is_text: bool) -> None:
     assert values._is_printable(b"a" * 18 + bytes([byte]) * 3) is is_text
     assert values._is_printable(b"a" * 9 + bytes([byte]))
     assert not values._is_printable(b"")
