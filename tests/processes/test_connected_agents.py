@@ -225,6 +225,8 @@ def test_recalled_memories_are_not_captured_again(place: Place) -> None:
     place.connect("--capture")
     place.session(STATEMENT)
     place.wait_until_stored()
+    # The block has the notes of only the last sessions, so recall needs a memory.
+    place.memory("create", f"Ann said that {FACT}", "--force")
     first = place.memory("review")["count"]
     for number in range(9):
         assert FACT in place.session(f"{QUESTION} I ask for the {number + 2}th time.")
