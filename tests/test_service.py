@@ -338,7 +338,7 @@ def realistic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memories]:
         yield memories
 
 
-def test_the_exact_words_of_a_memory_find_it_first(realistic: Memories) -> None:
+def test_a_memory_is_the_first_hit_for_its_exact_words(realistic: Memories) -> None:
     asked = {content: content for content in (*REALISTIC, *STRANGERS)}
     asked |= {f"{content.upper()}?": content for content in [*REALISTIC][::4]}
     first = {query: contents(realistic.search(query))[:1] for query in asked}

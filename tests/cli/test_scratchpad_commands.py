@@ -500,7 +500,7 @@ def test_a_hot_hit_with_an_ambiguous_beginning_is_left_to_the_store(
         ["--no-include-corrected"],
     ],
 )
-def test_auto_asks_the_store_for_filters_that_the_scratchpad_lacks(
+def test_auto_asks_the_store_for_filters_unknown_to_the_scratchpad(
     memory: Command, stored: Callable[..., str], filters: list[str]
 ) -> None:
     stored("The web service listens on port 8080", "-n", "bob")

@@ -359,7 +359,7 @@ def test_vs_code_names_its_session_in_another_field(root: Path) -> None:
     assert (event_input.session_name, event_input.folder) == ("claude-code.v1", str(root))
 
 
-def test_a_hook_that_claude_code_runs_answers_in_its_own_format(
+def test_a_hook_run_by_claude_code_answers_in_its_own_format(
     run: Run, root: Path, home: Path
 ) -> None:
     remember()
@@ -373,7 +373,7 @@ def test_a_hook_that_claude_code_runs_answers_in_its_own_format(
     assert answer.keys() == {"hookSpecificOutput"}
 
 
-def test_a_workspace_can_be_off_wherever_the_hook_runs(
+def test_a_workspace_can_be_off_from_any_working_folder_of_the_hook(
     forked: Forked, run: Run, root: Path, home: Path, folder: Path
 ) -> None:
     remember()
@@ -416,7 +416,7 @@ def test_the_email_address_of_a_cursor_user_is_never_stored(
 
 
 @pytest.mark.parametrize("name", [".cursorrules", ".cursor/rules/deploys.mdc", "AGENTS.md"])
-def test_sentences_of_cursor_rules_are_not_proposed(
+def test_sentences_from_cursor_rules_are_not_proposed(
     run: Run, name: str, root: Path, home: Path
 ) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -431,7 +431,7 @@ def test_sentences_of_cursor_rules_are_not_proposed(
     ]
 
 
-def test_cursors_transcript_is_not_read(run: Run, root: Path, home: Path) -> None:
+def test_the_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
     file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(

@@ -68,7 +68,7 @@ def test_events_of_a_forgotten_conversation_are_erased(
     assert stored_turns("claude-code:s2") == [("user", "another session")]
 
 
-def test_the_answer_counts_captured_texts_also_in_a_dry_run(home: Path) -> None:
+def test_the_answer_counts_captured_texts_in_a_dry_run_too(home: Path) -> None:
     record_event(home, "user-prompt", prompt="a question")
     record_event(home, "stop", last_assistant_message="an answer")
     record_event(home, "session-end")

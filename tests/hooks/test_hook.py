@@ -164,7 +164,7 @@ def test_a_hook_with_a_missing_module_prints_nothing(home: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_hook_that_gets_a_signal_exits_with_0(name: str, home: Path) -> None:
+def test_a_hook_that_receives_a_signal_exits_with_0(name: str, home: Path) -> None:
     running = start_hook("stop", "--host", "codex", "--capture", "--seconds", "30")
     wait_for_input(running)
     running.send_signal(getattr(signal, name))

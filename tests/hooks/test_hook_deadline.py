@@ -80,7 +80,7 @@ def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Pat
     ("event", "setting", "starts"),
     [("user-prompt", "hooks", True), ("user-prompt", "off", False), ("stop", "hooks", False)],
 )
-def test_a_recall_that_was_too_slow_starts_a_server(
+def test_a_recall_that_is_too_slow_starts_a_server(
     home: Path, monkeypatch: pytest.MonkeyPatch, event: str, setting: str, starts: bool
 ) -> None:
     monkeypatch.setenv("MEMORY_SERVE", setting)
@@ -148,7 +148,7 @@ def answer_of_killed_hook(host: str, prompt: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "prompt"), [("session-start", ""), ("user-prompt", "when do deploys happen?")]
 )
-def test_a_late_hook_gets_extra_time_only_until_it_has_read_its_event(
+def test_a_late_hook_gets_extra_time_only_to_read_its_event(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, prompt: str
 ) -> None:
     interim: list[bytes] = []

@@ -77,7 +77,7 @@ def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None
     assert [days for days in (0, 3, 15, 20) if f"sighting of {days} days" in said] == [0, 3]
 
 
-def test_the_scratchpad_puts_a_newer_memory_before_the_one_that_it_replaces(hook: Hook) -> None:
+def test_the_scratchpad_puts_a_newer_memory_before_the_replaced_one(hook: Hook) -> None:
     yesterday = datetime.now(UTC) - timedelta(days=1)
     older, newer = "Ann owns the payments module", "Bert has taken over the payments module"
     with Memories() as memories:
@@ -101,7 +101,7 @@ def test_a_new_tag_does_not_make_a_memory_newer(hook: Hook) -> None:
     assert older not in said.partition(newer)[0]
 
 
-def test_the_details_of_an_older_memory_follow_the_newer_one(hook: Hook) -> None:
+def test_details_of_an_older_memory_follow_the_newer_memory(hook: Hook) -> None:
     older, newer = "Deploys run with make deploy on Tuesdays", "Deploys now run on Wednesdays"
     with Memories() as memories:
         memories.create(older, created_at=datetime.now(UTC) - timedelta(days=9))
@@ -128,7 +128,7 @@ def test_empty_inserted_and_unknown_prompts_recall_nothing(hook: Hook) -> None:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_many_turns_of_one_writer_do_not_fill_the_context(
+def test_turns_of_one_writer_do_not_fill_the_context(
     hook: Hook, home: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "minilm")
@@ -147,7 +147,7 @@ def test_many_turns_of_one_writer_do_not_fill_the_context(
     assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
 
 
-def test_a_context_is_no_longer_than_the_host_accepts(hook: Hook, home: Path) -> None:
+def test_a_context_fits_the_limit_of_the_host(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         texts = [
             f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80 for number in range(30)
@@ -215,13 +215,13 @@ def test_a_session_of_gemini_begins_with_its_first_prompt(hook: Hook, home: Path
 
 
 @pytest.mark.usefixtures("home")
-def test_a_resumed_session_without_memories_is_given_nothing(hook: Hook) -> None:
+def test_a_resumed_session_without_memories_gets_nothing(hook: Hook) -> None:
     assert "persistent memory" in hook("session-start", {"source": "startup"}).context
     assert hook("session-start", {"source": "resume"}).silent
     assert "persistent memory" in hook("session-start", {"source": "compact"}).context
 
 
-def test_a_resumed_session_is_given_only_what_is_new(hook: Hook, home: Path) -> None:
+def test_a_resumed_session_gets_only_new_memories(hook: Hook, home: Path) -> None:
     """Its host sends the model the earlier block again."""
     resume = {"source": "resume"}
     with Memories() as memories:
@@ -527,7 +527,7 @@ def test_with_events_off_hooks_record_nothing(hook: Hook, home: Path) -> None:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("trouble", [status(500), hang])
-def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_once(
+def test_while_the_embedder_fails_prompts_recall_by_words_and_wait_once(
     hook: Hook, home: Path, server: Server, monkeypatch: pytest.MonkeyPatch, trouble: Behaviour
 ) -> None:
     """The memory is too old for the scratchpad, so it comes from the store."""
@@ -553,7 +553,7 @@ def test_while_the_embedder_fails_a_prompt_recalls_by_words_and_waits_for_it_onc
     assert not (home / "hooks.log").exists() or "store" not in (home / "hooks.log").read_text()
 
 
-def test_session_files_name_no_conversation_and_turns_are_shown_once(
+def test_session_files_name_no_conversation_and_turns_are_shown_only_once(
     hook: Hook, home: Path
 ) -> None:
     said = {"prompt": "which port does the staging database use?"}
@@ -579,7 +579,7 @@ def test_session_files_name_no_conversation_and_turns_are_shown_once(
     )
 
 
-def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) -> None:
+def test_session_files_of_earlier_versions_with_turn_names_are_read(home: Path) -> None:
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
     session.add_facts(str(home), "two", shown=["a#talk#2", "0190-id"])
@@ -589,7 +589,7 @@ def test_session_files_of_earlier_versions_that_name_turns_are_read(home: Path) 
 
 
 @pytest.mark.parametrize("event", ["session-start", "user-prompt"])
-def test_a_memory_that_has_changed_since_it_was_shown_is_given_again(
+def test_a_memory_that_changed_after_it_was_shown_is_given_again(
     event: str, hook: Hook, home: Path
 ) -> None:
     prompt = {"prompt": "when do deploys happen?"}
@@ -611,7 +611,7 @@ def test_a_memory_that_has_changed_since_it_was_shown_is_given_again(
 
 
 @pytest.mark.parametrize("text", ["Deploy with:\n\n```\nmake {}\n```", "$ make {} # to deploy"])
-def test_a_memory_is_given_again_when_only_its_code_has_changed(
+def test_a_memory_is_given_again_when_only_code_in_its_text_has_changed(
     text: str, hook: Hook, home: Path
 ) -> None:
     prompt = {"prompt": "how do I deploy with make?"}
@@ -646,7 +646,7 @@ def test_only_memories_given_for_a_prompt_count_as_read(hook: Hook) -> None:
     assert read_counts() == {DEPLOY: 1, attack: 0}
 
 
-def test_a_memory_counts_as_read_once_although_the_context_is_built_twice(
+def test_a_memory_counts_as_read_once_even_if_the_context_is_built_twice(
     home: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "Deploys happen at noon" + ", so they say" * 100
@@ -685,7 +685,7 @@ def test_if_session_files_cannot_be_written_hooks_recall_and_say_so(hook: Hook) 
 
 @pytest.mark.usefixtures("blocked", "deploys")
 @pytest.mark.parametrize("wish", ["memory off", "start as bob"])
-def test_a_switch_that_cant_be_recorded_is_not_confirmed(hook: Hook, wish: str) -> None:
+def test_a_switch_that_cannot_be_recorded_is_not_confirmed(hook: Hook, wish: str) -> None:
     said = hook("user-prompt", {"prompt": wish}).context
     assert said.startswith("Memory was not switched on or off")
     assert "Too many levels of symbolic links" in said

@@ -143,7 +143,7 @@ def test_the_hook_decides_the_namespace_and_folder(
     assert count_answers() == known
 
 
-def test_no_server_is_asked_if_memory_is_off(
+def test_a_hook_asks_no_server_if_memory_is_off(
     count_answers: Callable[[], int], hook: Hook, serving: Serve, folder: Path
 ) -> None:
     serving()

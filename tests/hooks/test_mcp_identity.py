@@ -45,20 +45,22 @@ def start_session(
         assert not hook("user-prompt", prompt, host=host).code
 
 
-def test_a_variable_of_the_host_names_the_session(hook: Hook, home: Path) -> None:
+def test_a_host_variable_names_the_session(hook: Hook, home: Path) -> None:
     start_session(hook, "s1", "bob")
     start_session(hook, "s2")
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
 
 
-def test_without_a_variable_the_folders_latest_session_is_used(hook: Hook, home: Path) -> None:
+def test_without_a_host_variable_the_latest_session_of_the_folder_is_used(
+    hook: Hook, home: Path
+) -> None:
     start_session(hook, "s1")
     start_session(hook, "s2", "bob")
     assert server_session(home).namespace() == "bob"
 
 
-def test_a_server_without_a_namespace_uses_the_one_of_its_sessions_hooks(
+def test_a_server_without_a_namespace_uses_the_namespace_of_its_hooks(
     hook: Hook, home: Path
 ) -> None:
     """A plugin passes the namespace in its options only to the hooks."""
@@ -75,7 +77,7 @@ def test_a_server_without_a_namespace_uses_the_one_of_its_sessions_hooks(
 
 
 @pytest.mark.thorough
-def test_a_variable_of_the_server_comes_before_the_namespace_of_the_hooks(
+def test_a_server_variable_takes_precedence_over_the_namespace_of_the_hooks(
     hook: Hook, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     where = {"session_id": "s1", "cwd": str(Path.cwd())}
@@ -189,7 +191,7 @@ def test_a_switch_of_identity_applies_to_the_tools_and_is_shown(hook: Hook, call
 
 
 @pytest.mark.thorough
-def test_codex_sends_the_sessions_id_with_each_call(hook: Hook, call: Call) -> None:
+def test_codex_sends_the_session_id_with_each_call(hook: Hook, call: Call) -> None:
     """Codex passes no variable to its servers; a subagent has a thread of its own."""
     start_session(hook, "t1", "bob", host="codex")
     start_session(hook, "t2", host="codex")

@@ -32,7 +32,7 @@ def reasons(lines: list[ConsideredMemory]) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_preview_shows_the_text_that_the_hooks_give(hook: Hook, folder: Path) -> None:
+def test_a_preview_shows_the_text_that_hooks_give(hook: Hook, folder: Path) -> None:
     with Memories() as memories:
         memories.create(DEPLOY)
         memories.create("The user prefers tea", tags={"type": "preference"})
@@ -160,7 +160,7 @@ def test_a_preview_says_why_hooks_ignore_a_message(message: str, silence: str) -
     assert (part.silence, part.text, part.lines) == (silence, "", [])
 
 
-def test_a_preview_counts_no_reads_and_writes_no_session(home: Path) -> None:
+def test_a_preview_counts_no_reads_and_writes_no_session_file(home: Path) -> None:
     with Memories() as memories:
         created = memories.create(DEPLOY).memory
     preview(situation(), "", QUESTION)
@@ -171,7 +171,7 @@ def test_a_preview_counts_no_reads_and_writes_no_session(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_memory_with_recall_off_is_found_by_searches_only(hook: Hook) -> None:
+def test_a_memory_with_recall_off_is_found_only_by_searches(hook: Hook) -> None:
     with Memories() as memories:
         memories.create(DEPLOY, tags={"recall": "off"})
         assert [hit.content for hit in memories.search("deploys")] == [DEPLOY]

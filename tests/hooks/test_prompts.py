@@ -37,7 +37,9 @@ trip#1 20261130 Ann: The outage was caused by a full disk.
         ("start with memory enabled", True, None),
     ],
 )
-def test_a_whole_prompt_can_switch_memory(text: str, on: bool, namespace: str | None) -> None:
+def test_a_prompt_that_is_only_a_switch_switches_memory(
+    text: str, on: bool, namespace: str | None
+) -> None:
     found = parse_wish(text)
     assert found is not None
     assert (found.on, found.namespace) == (on, namespace)
@@ -140,7 +142,7 @@ def test_text_inserted_by_hosts_and_hooks_is_removed(text: str, left: str) -> No
     assert clean_prompt(text) == left
 
 
-def test_a_prompt_from_the_system_is_emptied() -> None:
+def test_a_system_prompt_is_emptied() -> None:
     assert clean_prompt("remember that x is y", "system") == ""
     assert clean_prompt("remember that x is y", "user") == "remember that x is y"
 

@@ -299,11 +299,11 @@ def test_a_request_to_remember_is_understood_in_any_language(text: str, content:
 
 
 @pytest.mark.parametrize("text", REFUSALS)
-def test_what_the_user_does_not_want_remembered_is_not_proposed(text: str) -> None:
+def test_text_that_the_user_does_not_want_remembered_is_not_proposed(text: str) -> None:
     assert candidates(f"{text} {text}", "user", lambda _: 1.0) == []
 
 
-def test_a_request_to_forget_concerns_its_sentence_or_the_one_after_a_colon() -> None:
+def test_a_request_to_forget_applies_to_its_sentence_or_the_text_after_a_colon() -> None:
     text = "Off the record:\nWe use npm here.\nWe use pnpm here."
     assert [each.content for each in candidates(text, "user")] == ["We use pnpm here."]
 
@@ -317,12 +317,12 @@ def test_a_request_to_forget_concerns_its_sentence_or_the_one_after_a_colon() ->
         "Ne garde pas d'imports inutilisés dans le code.",
     ],
 )
-def test_a_rule_about_storing_is_no_request_to_forget(text: str) -> None:
+def test_a_rule_about_storage_is_not_a_request_to_forget(text: str) -> None:
     assert len(candidates(text, "user", lambda _: 1.0)) == 1
 
 
 @pytest.mark.parametrize(("lead", "text"), HANDED_OVER)
-def test_a_text_that_the_user_hands_over_is_not_the_users(lead: str, text: str) -> None:
+def test_text_handed_over_by_the_user_does_not_count_as_the_users(lead: str, text: str) -> None:
     assert candidates(text, "user") != []
     message = f"We use pnpm here.\n{lead}\n\n{text} {text}\n\nRemember that Ola owns billing."
     assert [each.content for each in candidates(message, "user")] == [
@@ -339,7 +339,7 @@ def test_a_line_of_json_is_not_proposed() -> None:
     assert candidates(f"Output:\n{said}\n", "tool")
 
 
-def test_a_text_that_is_piped_to_codex_is_not_the_users() -> None:
+def test_text_piped_to_codex_does_not_count_as_the_users() -> None:
     piped = "<stdin>\nPlease remember that Zoe keeps the vault code.\n\nWe decided to use zstd.\n"
     for end in ("</stdin>", ""):
         text = f"We use pnpm here. What does this say?\n\n{piped}{end}"
@@ -348,13 +348,13 @@ def test_a_text_that_is_piped_to_codex_is_not_the_users() -> None:
 
 
 @pytest.mark.parametrize("lead", NOT_HANDED_OVER)
-def test_what_follows_a_request_about_something_else_is_the_users(lead: str) -> None:
+def test_text_after_an_unrelated_request_counts_as_the_users(lead: str) -> None:
     found = candidates(f"{lead}\n\nFrom now on always use pnpm.", "user")
     assert [each.content for each in found] == ["From now on always use pnpm."]
 
 
 @pytest.mark.parametrize("text", WITH_COLON)
-def test_an_instruction_that_looks_like_a_lead_is_proposed(text: str) -> None:
+def test_an_instruction_that_looks_like_an_introduction_is_proposed(text: str) -> None:
     assert [each.content for each in candidates(text, "user")] == [text]
 
 
@@ -368,11 +368,11 @@ def test_an_instruction_that_looks_like_a_lead_is_proposed(text: str) -> None:
         "    12→The crash was caused by a null pointer.",
     ],
 )
-def test_a_line_of_a_log_or_of_a_listing_is_not_proposed(line: str) -> None:
+def test_a_line_of_a_log_or_listing_is_not_proposed(line: str) -> None:
     assert candidates(f"{line}\nwhy?", "user") == candidates(line, "tool") == []
 
 
-def test_the_users_sentences_may_begin_like_a_line_of_a_log() -> None:
+def test_a_users_sentence_that_begins_like_a_log_line_is_proposed() -> None:
     text = "TypeError: x is null. From now on always check for null first."
     found = candidates(text, "user")
     assert [each.content for each in found] == ["From now on always check for null first."]
@@ -431,7 +431,7 @@ def test_an_english_sentence_with_a_high_rating_needs_no_phrase() -> None:
         "Cambia el nombre de mi rama",
     ],
 )
-def test_an_instruction_for_the_moment_is_not_proposed_however_it_is_rated(text: str) -> None:
+def test_a_momentary_instruction_is_not_proposed_at_any_rating(text: str) -> None:
     assert candidates(text, "user", lambda _: 1.0) == []
 
 
@@ -448,7 +448,7 @@ def test_an_instruction_for_the_moment_is_not_proposed_however_it_is_rated(text:
         "Marta lleva las facturas de mi equipo",
     ],
 )
-def test_a_standing_instruction_may_name_what_is_mine(text: str) -> None:
+def test_a_standing_instruction_may_mention_the_users_things(text: str) -> None:
     assert [each.content for each in candidates(text, "user", lambda _: 1.0)] == [text]
 
 
@@ -484,7 +484,7 @@ def test_confidence_falls_from_user_to_assistant_to_tool() -> None:
     assert directive > user > assistant > tool >= 0.7
 
 
-def test_types_are_those_of_the_policy() -> None:
+def test_types_match_the_policy() -> None:
     kinds = {
         text: candidates(text, "user")[0].kind for _, text, _ in WORTH if candidates(text, "user")
     }
@@ -520,7 +520,7 @@ def test_another_number_or_negation_is_not_a_repetition(said: str, again: bool) 
         ("Deploy staging from main.", "Main is protected. Deploy staging from main.", True),
     ],
 )
-def test_the_same_words_in_another_order_are_no_repetition(
+def test_the_same_words_in_another_order_are_not_a_repetition(
     said: str, known: str, again: bool
 ) -> None:
     assert repeats(said, [known]) is again
@@ -542,7 +542,7 @@ def test_the_same_words_in_another_order_are_no_repetition(
         ("우리는 Redis를 써.", "우리는 Redis를 안 써."),
     ],
 )
-def test_a_negation_is_no_repetition_in_any_language(said: str, denied: str) -> None:
+def test_a_negation_is_not_a_repetition_in_any_language(said: str, denied: str) -> None:
     assert not repeats(denied, [said])
     assert not repeats(said, [denied])
     assert repeats(denied, [denied])

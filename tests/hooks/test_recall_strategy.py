@@ -98,7 +98,7 @@ def test_after_a_killed_hook_no_hook_waits_for_the_store(
         assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
 
 
-def test_prompts_in_a_row_probe_the_store_once(
+def test_consecutive_prompts_probe_the_store_once(
     home: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recall_strategy, "PROBE_PAUSE_MS", 3_600_000)
@@ -131,7 +131,7 @@ def test_a_probe_during_another_hook_still_counts(home: Path, store: Store) -> N
     assert recall_once(home, store)[0] == "from the store"
 
 
-def test_a_store_that_failed_is_not_waited_for_again(home: Path, store: Store) -> None:
+def test_a_failed_store_is_not_waited_for_again(home: Path, store: Store) -> None:
     store.why = "it is locked"
     assert recall_once(home, store)[0] == "from the store"
     assert DEPLOY in recall_once(home, store)[0]
@@ -191,9 +191,7 @@ def test_a_long_prompt_is_cut_to_the_longest_query() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_nothing_is_searched_in_a_store_that_does_not_answer(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unresponsive_store_is_not_searched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[str] = []
 
     def fail(*_: object, **__: object) -> list[str]:

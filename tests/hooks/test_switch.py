@@ -269,7 +269,7 @@ def test_memory_is_off_in_a_folder_whose_name_the_host_cannot_write(
     assert not is_on(Path(event.folder))
 
 
-def test_a_folder_may_have_the_replacement_character_in_its_name(folder: Path) -> None:
+def test_a_folder_name_may_contain_the_replacement_character(folder: Path) -> None:
     odd = folder / "caf\ufffd"
     odd.mkdir()
     assert HostEvent("claude-code", {"cwd": str(odd)}).folder == str(odd)

@@ -198,7 +198,7 @@ def test_if_no_name_can_be_stored_every_repository_gets_a_suffix(
 
 
 @pytest.mark.parametrize("first_commit", [None, "", "1" * 40])
-def test_a_name_that_an_earlier_version_derived_from_the_first_commit_stays(
+def test_a_name_that_an_earlier_version_derived_from_the_first_commit_is_kept(
     first_commit: str | None, tmp_path: Path, home: Path
 ) -> None:
     top = create_repository(tmp_path / "shop", commits=2)
@@ -283,7 +283,7 @@ def test_commits_are_found_among_loose_objects_and_in_packs(
     ] == []
 
 
-def test_commits_that_a_shared_clone_borrows_are_found(tmp_path: Path) -> None:
+def test_borrowed_commits_of_a_shared_clone_are_found(tmp_path: Path) -> None:
     top = create_repository(tmp_path / "shop", commits=3)
     git(tmp_path, "clone", "-q", "--shared", "shop", "copy")
     assert repositories.has_commit(tmp_path / "copy" / ".git", git(top, "rev-parse", "HEAD~2"))
@@ -389,7 +389,7 @@ def test_the_users_git_configuration_can_name_the_project_and_its_subfolders(
     assert name_of(top / "packages" / "api" / "src") == "api"
 
 
-def test_a_repository_can_make_each_working_tree_or_clone_a_project(tmp_path: Path) -> None:
+def test_each_working_tree_or_clone_can_be_its_own_project(tmp_path: Path) -> None:
     top = create_repository(tmp_path / "shop", remote=ACME)
     git(top, "worktree", "add", "-q", "../one")
     git(top, "config", "memories.scope", "worktree")
@@ -512,7 +512,7 @@ def test_a_hostile_configuration_gives_a_project_no_other_name(config: str, tmp_
 @pytest.mark.parametrize(
     "file", ["HEAD", "config", "commondir", "packed-refs", "shallow", "objects/info/alternates"]
 )
-def test_pipes_folders_links_and_junk_in_place_of_files_break_nothing(
+def test_pipes_folders_links_and_junk_in_place_of_files_do_no_harm(
     file: str, tmp_path: Path
 ) -> None:
     top = create_repository(tmp_path / "shop")
@@ -649,7 +649,7 @@ def test_a_url_without_a_valid_host_and_path_gives_no_name(url: str) -> None:
     assert remote_name(url) is None
 
 
-def test_a_place_follows_the_branch_and_the_setting(
+def test_a_place_reflects_the_branch_and_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = create_repository(tmp_path / "shop", remote=ACME)
@@ -685,7 +685,7 @@ def test_the_library_adds_no_project_by_default(
         assert made is not None and made.tags == {}
 
 
-def test_none_and_blanks_name_no_project() -> None:
+def test_none_and_blanks_do_not_name_a_project() -> None:
     assert place.names_of(None) == place.names_of("") == place.names_of(" \t") == ()
     assert place.names_of(" shop ") == ("shop",)
 

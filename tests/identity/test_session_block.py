@@ -69,7 +69,7 @@ def test_without_an_identity_no_name_is_shown(home: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_text_of_a_memory_escapes_the_fence(bob: Memories, attack: str) -> None:
+def test_memory_text_cannot_escape_the_fence(bob: Memories, attack: str) -> None:
     kind = attack.replace(",", " ").replace("=", " ").strip() if attack.isprintable() else "fact"
     bob.create(attack, force=True, tags={"type": kind})
     bob.create("stays", force=True)
@@ -111,7 +111,7 @@ def test_only_trusted_memories_are_shown(bob: Memories, tmp_path: Path) -> None:
     assert {each.content for each in found.entries} == {"Deploys happen on Tuesday", "was captured"}
 
 
-def test_notes_from_the_projects_last_sessions_have_a_section(bob: Memories) -> None:
+def test_notes_from_recent_sessions_of_the_project_have_a_section(bob: Memories) -> None:
     for project in ("shop", "other"):
         for at in range(5):
             bob.create(
@@ -186,7 +186,7 @@ def test_this_projects_memories_come_first_and_other_projects_are_left_out(bob: 
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
-def test_a_project_keeps_its_memories_after_a_long_time_in_others(
+def test_a_project_keeps_its_memories_after_long_work_in_other_projects(
     bob: Memories, rebuild: bool
 ) -> None:
     bob.create("The shop deploys on Mondays", tags={"project": "shop"})
@@ -225,7 +225,7 @@ def test_a_preference_is_shown_first_even_if_it_is_old(bob: Memories) -> None:
     assert len(shown) == MAX_ENTRIES
 
 
-def test_a_newer_memory_is_shown_before_an_older_one_that_is_read_often(bob: Memories) -> None:
+def test_a_newer_memory_is_shown_before_an_older_often_read_one(bob: Memories) -> None:
     """The older one may be outdated: a correction in other words isn't linked to it."""
     older, newer = "Ann owns the payments module", "Bert has taken over payments from Ann"
     old = bob.create(older, created_at=datetime.now(UTC) - timedelta(hours=1)).memory

@@ -199,7 +199,7 @@ def test_a_merge_leaves_one_namespace_with_one_log(config: Config, store: Store)
         assert memories.verify_log()[0].problem is None
 
 
-def test_a_key_of_a_deleted_memory_is_not_a_conflict_in_a_merge(
+def test_the_key_of_a_deleted_memory_does_not_conflict_in_a_merge(
     config: Config, store: Store
 ) -> None:
     for name in ("bob", "alice"):
@@ -402,7 +402,7 @@ def test_a_running_flusher_blocks_moves_and_deletions(
     assert "bob" not in store.namespaces(Collection.MEMORY)
 
 
-def test_other_files_with_the_name_of_a_namespace_are_kept(
+def test_unrelated_files_with_the_name_of_a_namespace_are_kept(
     config: Config, store: Store, tmp_path: Path
 ) -> None:
     (config.home / "inbox").mkdir(parents=True)

@@ -62,9 +62,7 @@ ON_BOTH = [
 ]
 
 
-def test_answers_and_errors_equal_those_of_the_sdks_own_tool(
-    tool: MemoriesTool, tmp_path: Path
-) -> None:
+def test_answers_and_errors_match_those_of_the_sdk_tool(tool: MemoriesTool, tmp_path: Path) -> None:
     theirs = BetaLocalFilesystemMemoryTool(str(tmp_path / "theirs"))
     for command, arguments in ON_BOTH:
         answers = []

@@ -107,7 +107,7 @@ def test_a_wrong_call_gets_an_error(run: Any) -> None:
     assert json.loads(answer)["error"]
 
 
-def test_a_message_recalls_the_memory_that_it_needs_once(run: Any) -> None:
+def test_a_message_recalls_the_memory_that_it_needs_only_once(run: Any) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays at nine.")
     first, again, other = run(
@@ -119,7 +119,7 @@ def test_a_message_recalls_the_memory_that_it_needs_once(run: Any) -> None:
     assert (again, other) == ("", "")
 
 
-def test_a_message_recalls_nothing_that_the_system_prompt_shows(run: Any) -> None:
+def test_a_message_recalls_nothing_shown_in_the_system_prompt(run: Any) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays at nine.")
     prompt, recalled = run(
@@ -145,9 +145,7 @@ def test_a_turn_is_stored_as_captured_and_not_by_a_subagent(run: Any) -> None:
     assert {said.origin.trust for said in turns if said.origin} == {"captured"}
 
 
-def test_the_namespace_of_the_settings_is_the_one_that_commands_use(
-    run: Any, tmp_path: Path
-) -> None:
+def test_the_provider_and_commands_use_the_same_namespace_setting(run: Any, tmp_path: Path) -> None:
     (tmp_path / "hermes" / "memories.json").write_text('{"namespace": "Bob "}')
     run(tool("create_memory", content="Anna leads the payments team."))
     with Memories(namespace="bob", shared=False) as memories:

@@ -127,7 +127,7 @@ def test_groups_and_subagents_get_nothing(plugin: Plugin, key: str) -> None:
     assert plugin.call(("search_memories", {"query": "salary"}, plugin.context(key))) == [None]
 
 
-def test_a_group_gets_memories_if_every_session_may(plugin: Plugin) -> None:
+def test_a_group_gets_memories_if_all_sessions_are_allowed(plugin: Plugin) -> None:
     with Memories() as memories:
         memories.create("The match is on Friday")
     plugin.config = {"everySession": True}

@@ -38,7 +38,7 @@ UNCHANGED = (
 
 
 @pytest.mark.parametrize("code", CHANGED)
-def test_a_change_is_recognised(code: str) -> None:
+def test_a_text_that_announces_a_change_is_recognized(code: str) -> None:
     assert announces_change(CHANGED[code])
 
 

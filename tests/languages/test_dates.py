@@ -129,7 +129,7 @@ def test_relative_dates_count_from_now() -> None:
     assert failures_of(rows, only) == []
 
 
-def test_months_and_years_end_correctly() -> None:
+def test_months_and_years_end_on_the_right_day() -> None:
     rows = [
         ("last month", datetime(2024, 3, 31, tzinfo=UTC), "2024-02-01/2024-02-29"),
         ("last month", datetime(2026, 1, 31, tzinfo=UTC), "2025-12-01/2025-12-31"),
@@ -162,7 +162,7 @@ def test_any_space_separates_words() -> None:
     assert failures_of(rows, spans_of) == []
 
 
-def test_past_spans_end_by_now() -> None:
+def test_past_spans_end_now_at_the_latest() -> None:
     texts = (
         "a week ago",
         "two weeks ago",
@@ -213,7 +213,7 @@ def test_several_dates_have_one_span_each() -> None:
     assert failures_of(rows, spans_of) == []
 
 
-def test_a_day_with_a_year_is_not_a_whole_year_too() -> None:
+def test_a_day_with_a_year_is_not_read_as_a_whole_year_too() -> None:
     assert spans_of("on 5 May 2023 and in June 2023") == ["2023-05-05", "2023-06-01/2023-06-30"]
 
 
@@ -264,7 +264,7 @@ def test_every_text_has_spans_that_can_be_compared(
     assert tells_time(text) in {True, False}
 
 
-def test_letters_that_fold_to_i_and_s_work() -> None:
+def test_dates_with_letters_that_fold_to_i_and_s_are_not_read() -> None:
     """A Turkish keyboard writes APRİL; `re.IGNORECASE` treats its İ as an i, and `lower` does
     not.
     """
@@ -295,12 +295,12 @@ def test_outside_a_day_closeness_falls_by_the_formula() -> None:
     )
 
 
-def test_the_wider_a_span_the_further_it_reaches() -> None:
+def test_wider_spans_reach_further() -> None:
     assert close(date(2023, 4, 30), MAY) == pytest.approx((1 + 1 / (3 + 7.75)) ** -2)
     assert close(date(2023, 6, 10), MAY) == pytest.approx((1 + 10 / (7 + 7.75)) ** -2)
 
 
-def test_at_the_limit_of_its_reach_a_time_counts_a_quarter() -> None:
+def test_closeness_at_the_limit_of_the_reach_is_one_quarter() -> None:
     """The width of the day itself adds a little."""
     width = WIDTH_SHARE * 8
     assert close(DAY - timedelta(DAYS_BEFORE + width), (DAY, DAY + timedelta(7))) == pytest.approx(
@@ -314,11 +314,11 @@ def test_at_the_limit_of_its_reach_a_time_counts_a_quarter() -> None:
 
 
 @given(st.integers(1, 4000))
-def test_later_counts_for_longer_than_earlier(days: int) -> None:
+def test_a_later_day_is_closer_than_an_equally_distant_earlier_day(days: int) -> None:
     assert close(DAY + timedelta(days), (DAY, DAY)) > close(DAY - timedelta(days), (DAY, DAY))
 
 
-def test_further_is_never_closer() -> None:
+def test_closeness_never_rises_with_distance() -> None:
     for span in ((DAY, DAY), MAY, (date(2023, 1, 1), date(2023, 12, 31))):
         first, last = (day.toordinal() for day in span)
         before = closeness(np.arange(first - 2000, first + 1), [span])
@@ -335,7 +335,7 @@ def test_the_nearest_of_several_spans_counts() -> None:
     assert close(date(2025, 5, 8), (DAY, DAY), other) == close(date(2025, 5, 8), other)
 
 
-def test_closeness_of_no_days_is_empty() -> None:
+def test_closeness_without_days_is_empty() -> None:
     assert closeness(np.array([], dtype=np.int64), [MAY]).shape == (0,)
 
 
@@ -379,7 +379,7 @@ def test_overlap_follows_the_formula() -> None:
     )
 
 
-def test_overlap_is_the_best_of_all_pairs() -> None:
+def test_overlap_is_the_maximum_over_all_pairs() -> None:
     assert (
         overlap([(date(2020, 1, 1), date(2020, 1, 1)), (DAY, DAY)], [YEAR, WEEK, (DAY, DAY)]) == 1.0
     )
@@ -391,7 +391,9 @@ def test_overlap_without_spans_is_zero() -> None:
 
 
 @given(st.dates(), st.integers(0, 800), st.dates(), st.integers(0, 800))
-def test_overlap_is_a_share(text_span: date, wide: int, query_span: date, wider: int) -> None:
+def test_overlap_is_between_0_and_1(
+    text_span: date, wide: int, query_span: date, wider: int
+) -> None:
     def span(first: date, days: int) -> Span:
         return first, date.fromordinal(min(date.max.toordinal(), first.toordinal() + days))
 
@@ -446,7 +448,7 @@ def test_texts_that_mention_a_time_are_recognized() -> None:
     assert failures_of(rows, tells_time) == []
 
 
-def test_months_and_days_that_were_once_misread() -> None:
+def test_once_misread_months_and_days_are_read_correctly() -> None:
     rows = [
         ("last May", ["2024-05-01/2024-05-31"]),
         ("last December", ["2023-12-01/2023-12-31"]),

@@ -107,7 +107,7 @@ def misread(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, object, ob
     return [row for row in read if row[2] != row[3] or not row[3]]
 
 
-def test_days_are_the_same_as_in_english() -> None:
+def test_days_in_other_languages_equal_the_english_ones() -> None:
     pairs = [pair for _, texts in SAYINGS for pair in zip(texts.split("|"), SAID, strict=True)]
     assert len(pairs) == len(CODES) * len(SAID)
     assert misread(pairs) == []
@@ -140,7 +140,7 @@ MORE = [
 ]
 
 
-def test_more_ways_to_name_days() -> None:
+def test_days_are_recognized_in_many_phrasings() -> None:
     assert misread(MORE) == []
 
 
@@ -175,11 +175,11 @@ QUESTIONS = [
 ]
 
 
-def test_questions_for_a_time() -> None:
+def test_questions_about_a_time_in_other_languages_are_recognized() -> None:
     assert [text for text in QUESTIONS if not asks_when(text)] == []
 
 
-def test_texts_that_mention_a_time() -> None:
+def test_times_in_texts_of_other_languages_are_recognized() -> None:
     assert tells_time("Wir haben gestern gewonnen")
     assert tells_time("先週東京に行きました")
     assert not tells_time("Wir haben gewonnen")
@@ -199,7 +199,7 @@ def test_options_accept_days_in_other_languages() -> None:
     assert [(text, f"{parse_span(text, NOW)[0].date()}") for text, _ in OPTIONS] == OPTIONS
 
 
-def test_options_accept_no_words_besides_a_day() -> None:
+def test_options_refuse_words_besides_a_day() -> None:
     beside = ("gestern um acht", "Was", "hier und da", "la", "昨天开会")
     assert [text for text in beside if span(text, NOW) is not None] == []
 

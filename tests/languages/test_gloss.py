@@ -16,7 +16,7 @@ from memories.languages.gloss import gloss
         ("es", "nada de exports en este repo.", "no exports in this repository."),
     ],
 )
-def test_known_words_phrases_and_stems_become_english_and_others_stay(
+def test_known_words_phrases_and_stems_become_english_and_other_words_stay(
     code: str, sentence: str, english: str
 ) -> None:
     assert gloss(sentence, code) == english

@@ -29,7 +29,7 @@ def test_a_language_has_every_line() -> None:
     } == {}
 
 
-def test_the_file_of_latin_words_is_current() -> None:
+def test_the_list_of_latin_words_is_up_to_date() -> None:
     path = ROOT / "tools/latin_words.py"
     spec = importlib.util.spec_from_file_location("latin_words", path)
     assert spec is not None and spec.loader is not None
@@ -108,9 +108,9 @@ SENSES = [
 ]
 
 
-def test_senses_of_words() -> None:
+def test_words_have_the_expected_sense() -> None:
     assert [(word, code, languages.sense(word, (code,))) for word, code, _ in SENSES] == SENSES
 
 
-def test_numbers_in_chinese_signs() -> None:
+def test_chinese_numerals_are_read() -> None:
     assert languages.numbers_in_figures("二十三个人, 十二月, 两次, 九") == "23个人, 12月, 2次, 9"

@@ -56,7 +56,7 @@ def _mark(character: str) -> bool:
         ("", ""),
     ],
 )
-def test_normal_form(text: str, form: str) -> None:
+def test_texts_have_the_expected_normal_form(text: str, form: str) -> None:
     assert normal_form(text) == form
 
 
@@ -147,7 +147,7 @@ def test_the_index_text_of_a_content_has_the_terms_of_a_query(query: str, conten
         ('* ( ) ^ "', []),
     ],
 )
-def test_query_terms(query: str, terms: list[str]) -> None:
+def test_texts_have_the_expected_query_terms(query: str, terms: list[str]) -> None:
     assert query_terms(query) == terms
 
 
@@ -163,7 +163,7 @@ def test_query_terms_are_limited_and_unique() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(languages.UNSPACED))
-def test_of_overlapping_function_words_the_longest_is_dropped(code: str) -> None:
+def test_the_longest_of_overlapping_function_words_is_dropped(code: str) -> None:
     function_words = [word for word in languages.words(code)["stop"] if len(word) > 1]
     longer = [
         word
@@ -181,7 +181,7 @@ def test_stop_words_are_in_their_normal_form() -> None:
 
 
 @given(st.text(max_size=300))
-def test_any_text_contains_its_own_terms(text: str) -> None:
+def test_every_text_contains_its_own_terms(text: str) -> None:
     for term in query_terms(text):
         assert term.strip() == term.removeprefix(" ") != ""
     assert 0 <= coverage(text, query_terms(text)) <= 1

@@ -127,14 +127,14 @@ def modern(memories: Memories) -> Agent:
 # --- the list of tools
 
 
-def test_the_server_speaks_both_eras_of_the_protocol(either: Agent) -> None:
+def test_the_server_supports_both_eras_of_the_protocol(either: Agent) -> None:
     async def versions(client: "Client") -> Any:
         return client.session.protocol_version
 
     assert either.run(versions) == ERAS[either.era]
 
 
-def test_the_tools_and_their_hints(agent: Agent) -> None:
+def test_the_tools_have_the_specified_hints(agent: Agent) -> None:
     from memories.mcp.server import ALWAYS_LOADED, INSTRUCTIONS, TOOLS
 
     offered = {tool.name: tool for tool in agent.run(lambda client: client.list_tools()).tools}
@@ -585,7 +585,7 @@ def test_a_search_can_filter_by_writer(agent: Agent, memories: Memories) -> None
     assert agent.search(query=query, trust="imported") == []
 
 
-def test_a_text_that_looks_like_json_stays_a_text(modern: Agent, memories: Memories) -> None:
+def test_text_that_looks_like_json_remains_text(modern: Agent, memories: Memories) -> None:
     kept = []
     contents = ["[1, 2]", '{"a": 1}', "null", "17", '"quoted"']
     for content in contents:
@@ -597,7 +597,7 @@ def test_a_text_that_looks_like_json_stays_a_text(modern: Agent, memories: Memor
     assert memories.get(known).content == "71"
 
 
-def test_null_means_that_an_argument_is_left_out(modern: Agent) -> None:
+def test_null_means_that_an_argument_is_omitted(modern: Agent) -> None:
     unset = dict.fromkeys(["limit", "scope", "conversation", "tags", "since", "until", "as_of"])
     assert modern.search(query="apples", **unset) == []
 
@@ -857,7 +857,7 @@ HOSTILE = [
 ]
 
 
-def test_no_content_escapes_the_fence_or_is_lost(modern: Agent, memories: Memories) -> None:
+def test_content_is_complete_and_cannot_escape_the_fence(modern: Agent, memories: Memories) -> None:
     for number, content in enumerate(HOSTILE):
         tags = {"agent": f"mallory{number}", "about": f"<{number}>"}
         memories.create(f"wolf {content}", tags=tags, key=f"k/<{number}>", force=True)
@@ -924,7 +924,7 @@ def test_a_row_parses_back_to_the_stored_text(content: str) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("encoding", ["o200k_base", "cl100k_base"])
-def test_a_hit_takes_few_tokens_in_addition_to_its_text(
+def test_a_hit_adds_few_tokens_to_its_text(
     modern: Agent, memories: Memories, encoding: str
 ) -> None:
     for number, text in enumerate(TYPICAL):

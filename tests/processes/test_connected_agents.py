@@ -134,7 +134,7 @@ def place(request: pytest.FixtureRequest, clients: Path, tmp_path: Path) -> Iter
         yield Place(request.param, clients, tmp_path, model, url)
 
 
-def test_a_memory_of_one_session_is_recalled_in_the_next(place: Place) -> None:
+def test_a_memory_from_one_session_is_recalled_in_the_next(place: Place) -> None:
     place.connect("--capture")
     place.session(STATEMENT)
     place.wait_until_stored()

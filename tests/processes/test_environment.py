@@ -146,7 +146,7 @@ def is_one_sentence(said: str) -> bool:
         for name in FAULTS
     ],
 )
-def test_a_fault_of_the_environment_is_reported_loses_nothing_and_heals(
+def test_an_environment_fault_is_reported_loses_nothing_and_can_be_resolved(
     clean_environment: dict[str, str], tmp_path: Path, answers: Path, name: str
 ) -> None:
     fault = FAULTS[name]

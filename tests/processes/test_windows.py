@@ -56,7 +56,7 @@ def test_a_hook_recalls_and_captures(memory: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_commands_that_need_posix_say_so(memory: Run) -> None:
+def test_commands_that_require_posix_say_so(memory: Run) -> None:
     assert "run it in WSL" in json.loads(memory("serve", code=2).stderr)["error"]
     memory("serve", "--stop")
     refused = memory("create", "x", "--store", "files:///memories", code=1)

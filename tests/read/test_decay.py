@@ -62,7 +62,7 @@ def test_times_in_different_zones_are_compared() -> None:
 
 
 @pytest.mark.parametrize("policy", list(DecayPolicy))
-def test_age_counts_from_the_writing_if_never_reinforced(policy: DecayPolicy) -> None:
+def test_age_counts_from_creation_if_never_reinforced(policy: DecayPolicy) -> None:
     assert reference_time(policy, NOW, None) == NOW
 
 

@@ -220,7 +220,7 @@ def test_turns_refuse_names_that_only_memories_have() -> None:
     assert [text for text in texts if "turns" not in refusal(text, Collection.HISTORY)] == []
 
 
-def test_anything_but_text_is_refused() -> None:
+def test_anything_except_text_is_refused() -> None:
     texts = ["", "  ", None, 3, "x" * (MAX_CHARACTERS + 1)]
     assert [text for text in texts if not refusal(text).startswith("where is ")] == []
 
@@ -231,7 +231,7 @@ def test_expressions_accept_unknown_channels() -> None:
     assert not fits("channel = hermes")
 
 
-def test_words_are_found_in_any_script_and_only_whole() -> None:
+def test_only_whole_words_are_found_in_any_script() -> None:
     rows = [
         ("We write C++ and C#", "c++", True),
         ("We write C++ and C#", "C#", True),
@@ -267,7 +267,7 @@ def test_depth_and_length_are_bounded() -> None:
 
 
 @given(st.text(alphabet="abn dort=!<>~()\"'\\.,*;#7", max_size=60) | st.text(max_size=60))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     for record in (MEMORY, TURN):
         try:
             found = fits(text, record)

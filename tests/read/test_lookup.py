@@ -37,7 +37,7 @@ def test_a_project_tag_restricts_to_that_name() -> None:
         with_global(in_project("web"), ["shop", "store"])
 
 
-def test_the_end_of_a_projects_name_is_enough_if_no_other_ends_like_that() -> None:
+def test_the_last_part_of_a_projects_name_is_enough_if_it_is_unique() -> None:
     names = {"github.com/acme/shop", "github.com/acme/till", "gitlab.com/ann/till", "web"}
     assert complete_project("shop", names) == ["github.com/acme/shop"]
     assert complete_project(" acme/till ", names) == ["github.com/acme/till"]
@@ -67,7 +67,7 @@ def test_an_id_without_known_neighbours_keeps_its_time_and_some_random_bits() ->
     assert _shorten("own-id", None, 2) == "own-id"
 
 
-def test_a_namespace_named_like_a_file_of_ours_is_readable_only_if_it_exists(
+def test_a_namespace_named_like_one_of_our_files_is_readable_only_if_it_exists(
     tmp_path: Path,
 ) -> None:
     config = load_config({}, environment={"MEMORY_HOME": str(tmp_path / "home")})

@@ -31,7 +31,7 @@ def score(shared: int, start: str = "We use") -> float:
     return score_precedence(f"{start} {' '.join(OLD.split()[:shared])}", OLD, None, None)
 
 
-def test_a_text_that_repeats_most_words_may_replace_the_other() -> None:
+def test_a_text_that_repeats_most_words_may_replace_the_older_text() -> None:
     assert score(12) >= REPLACES
     assert score(11) == 0
 
@@ -53,7 +53,7 @@ def test_texts_with_few_words_in_common_must_be_close() -> None:
         assert (score_precedence(new, OLD, similarity, space) > 0) is comes_before
 
 
-def test_a_text_without_words_of_change_may_report_one() -> None:
+def test_a_text_without_words_of_change_may_still_report_a_change() -> None:
     embedder = MiniLM()
     old = "Logs are shipped to Splunk."
     new = "The Splunk contract ran out, everything ends up in Loki."
@@ -73,7 +73,7 @@ def test_vectors_of_scripts_that_the_model_does_not_know_are_ignored() -> None:
     assert score_replacement(new, old, 0.95, MiniLM.space) < REPLACES
 
 
-def test_a_beginning_on_a_day_does_not_replace_an_unrelated_date() -> None:
+def test_the_beginning_of_a_job_does_not_replace_an_unrelated_date() -> None:
     new = "Die neue Kollegin fängt am Montag an und sitzt bei uns im Büro."
     assert score_precedence(new, "Großmutters Geburtstag ist am dritten März.", None, None) == 0
 

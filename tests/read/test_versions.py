@@ -80,7 +80,7 @@ def test_the_next_version_keeps_unchanged_fields() -> None:
     )
 
 
-def test_versions_stay_in_order_even_if_the_clock_was_set_back() -> None:
+def test_versions_stay_in_order_even_if_the_clock_is_set_back() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
     second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
     assert second.created_at == NOW
@@ -131,7 +131,7 @@ def test_a_version_has_ended_at_the_time_of_its_end() -> None:
     assert ends == [None, "delete", "delete"]
 
 
-def test_a_memory_is_corrected_from_the_time_of_its_correction_on() -> None:
+def test_a_memory_is_corrected_from_the_time_of_its_correction() -> None:
     fields = {"corrected_by": "other", "corrected_at": to_millis(NOW + DAY)}
     record = versions.first_version(DRAFT, "id", "bob", NOW)._replace(fields=fields)
     millisecond = timedelta(milliseconds=1)

@@ -107,7 +107,7 @@ def test_lines_may_be_added_to_an_empty_scratchpad(bob: Memories, line: str) -> 
     assert contents(bob) == ["A new fact"]
 
 
-def test_an_added_line_may_resemble_a_memory_and_is_stored_only_once(
+def test_an_added_line_that_resembles_a_memory_is_stored_only_once(
     bob: Memories,
 ) -> None:
     store(bob, "The user likes to drink coffee in the morning")
@@ -298,7 +298,7 @@ def test_the_same_text_is_copied_only_once(bob: Memories) -> None:
     assert [copy.read_text() for copy in copies_of(bob)] == [text]
 
 
-def test_an_edited_file_of_another_store_is_copied_and_not_applied(
+def test_an_edited_file_of_another_store_is_copied_but_not_applied(
     bob: Memories, home: Path
 ) -> None:
     store(bob, "The user prefers tabs")

@@ -79,7 +79,7 @@ def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
     assert failures == []
 
 
-def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
+def test_a_number_or_short_word_is_not_found_by_its_prefix() -> None:
     """Such an entry is found only by its other words, so its score is below 1."""
     scores = {
         (query, part): [hit.score for hit in search(query, part).explanation.hits]
@@ -88,7 +88,7 @@ def test_a_number_or_a_short_word_is_not_found_by_its_beginning() -> None:
     assert {pair: score for pair, score in scores.items() if max(score, default=0) >= 1} == {}
 
 
-def test_without_the_store_words_with_other_endings_are_found() -> None:
+def test_without_the_store_other_word_endings_are_found_too() -> None:
     assert search("deployed services", "It deploys the service").explanation.hits
     assert not search("deployed services", "It deploys the service").is_enough
     assert not search("80", "8080", "180", "800").explanation.hits
@@ -105,7 +105,9 @@ def test_without_the_store_words_with_other_endings_are_found() -> None:
         ("port 80", "ports 80", [1.0]),
     ],
 )
-def test_the_score_is_the_share_of_the_words(query: str, content: str, scores: list[float]) -> None:
+def test_the_score_is_the_share_of_matching_words(
+    query: str, content: str, scores: list[float]
+) -> None:
     assert [hit.score for hit in search(query, content).explanation.hits] == scores
 
 
@@ -138,6 +140,6 @@ def test_a_hit_has_the_namespace_and_the_writer_of_its_entry() -> None:
     )
 
 
-def test_one_word_is_never_enough() -> None:
+def test_one_matching_word_is_never_enough() -> None:
     assert not search("1.2", "1.2").is_enough
     assert not search("the port", "the port").is_enough

@@ -30,7 +30,7 @@ def read_metadata(home: Path, namespace: str) -> Any:
     return json.loads((home / namespace / file.METADATA).read_text())
 
 
-def test_the_first_write_creates_metadata_that_is_current_when_a_process_ends(home: Path) -> None:
+def test_the_first_write_creates_metadata_that_is_up_to_date_at_exit(home: Path) -> None:
     now = START
     with Memories(namespace="bob", clock=lambda: now) as bob:
         first = bob.create("Deploys happen on Tuesdays").memory

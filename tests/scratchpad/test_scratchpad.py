@@ -103,7 +103,7 @@ def test_a_corrected_memory_is_not_shown(bob: Memories) -> None:
     ]
 
 
-def test_entries_that_are_not_current_only_fill_the_remaining_room() -> None:
+def test_stale_entries_only_fill_the_remaining_room() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     old = Entry("a", "old news", decay="contextual", aging_from="2026-01-01T00:00:00.000Z")
     new = Entry("b", "news", decay="contextual", aging_from="2026-05-31T00:00:00.000Z")
@@ -112,7 +112,7 @@ def test_entries_that_are_not_current_only_fill_the_remaining_room() -> None:
     assert select_confident([old, new], EntryRules(), now) == [new]
 
 
-def test_pinned_entries_come_first_and_frequent_ones_have_a_third_of_the_room() -> None:
+def test_pinned_entries_come_first_and_often_read_ones_get_a_third_of_the_room() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     days = [(now - timedelta(days=at)).isoformat() for at in range(400)]
     many = [Entry(f"{at:03}", f"m{at}", written=day) for at, day in enumerate(days)]
@@ -125,7 +125,7 @@ def test_pinned_entries_come_first_and_frequent_ones_have_a_third_of_the_room() 
     assert len(names) == 10
 
 
-def test_entries_are_ordered_by_the_factor_for_age_and_use_of_a_search() -> None:
+def test_entries_are_ordered_by_the_age_and_use_factor_of_a_search() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     new, old = (
         Entry(name, name, written=(now - timedelta(days=days)).isoformat())
@@ -207,7 +207,7 @@ def test_a_long_memory_shows_its_beginning_and_the_file_stays_small(bob: Memorie
     assert read(bob.config.home, "bob")
 
 
-def test_a_memory_that_is_often_found_gets_a_place(bob: Memories) -> None:
+def test_a_memory_that_is_often_found_is_included(bob: Memories) -> None:
     old = store(bob, "The staging password rotates on Fridays")
     bob.create_many([f"note number {at} on something else" for at in range(40)], force=True)
     bob._scratchpads.flush()
@@ -249,7 +249,7 @@ def test_a_rebuild_finds_old_memories_that_are_often_used(bob: Memories) -> None
 
 
 @pytest.mark.parametrize("at_once", [7, 230])
-def test_the_newest_of_many_get_a_place_and_session_summaries_keep_theirs(
+def test_the_newest_of_many_memories_are_included_next_to_session_summaries(
     bob: Memories, at_once: int
 ) -> None:
     """Holds for one large transaction and for many small ones between two writes of the file."""
@@ -459,7 +459,7 @@ def test_forget_fails_if_the_file_cannot_be_written(
     assert bob.get(name).content == "xyzzy"
 
 
-def test_a_change_needs_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_requires_the_lock(bob: Memories, monkeypatch: pytest.MonkeyPatch) -> None:
     name, pad_file = store(bob, "stays"), bob._scratchpads.pad_file("bob")
     before = file_of(bob).read_text()
     monkeypatch.setattr(file, "_WAIT_SECONDS", 0)
@@ -529,9 +529,7 @@ def test_values_in_the_file_are_json(bob: Memories) -> None:
     assert json.loads(line.partition(": ")[2]) == "The user prefers tabs"
 
 
-def test_an_offline_search_uses_the_file_and_a_search_does_not(
-    bob: Memories, tmp_path: Path
-) -> None:
+def test_only_an_offline_search_uses_the_file(bob: Memories, tmp_path: Path) -> None:
     store(bob, "The user prefers tabs")
     bob.scratchpad()
     bob.close()
@@ -552,7 +550,7 @@ def test_an_offline_search_uses_the_file_and_a_search_does_not(
 
 @pytest.mark.parametrize("tier", ["deep", "hot", "auto"])
 @pytest.mark.parametrize("state", ["deleted", "pending", "superseded"])
-def test_a_search_refuses_a_state_in_every_tier(bob: Memories, tier: Tier, state: str) -> None:
+def test_every_tier_refuses_a_state(bob: Memories, tier: Tier, state: str) -> None:
     store(bob, "The user prefers tabs")
     bob.scratchpad()
     with pytest.raises(InvalidInput, match=f"finds only current memories; leave {state} out"):
@@ -560,7 +558,7 @@ def test_a_search_refuses_a_state_in_every_tier(bob: Memories, tier: Tier, state
 
 
 @pytest.mark.parametrize("where", ["host != elsewhere", "not conversation = a"])
-def test_an_automatic_search_asks_the_store_for_fields_that_the_scratchpad_lacks(
+def test_an_auto_search_asks_the_store_for_fields_missing_from_the_scratchpad(
     bob: Memories, where: str
 ) -> None:
     store(bob, "The user prefers tabs")
@@ -580,7 +578,7 @@ def test_a_hot_search_refuses_verdicts(bob: Memories) -> None:
 
 
 @pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])
-def test_a_hot_search_refuses_conditions_on_fields_that_the_scratchpad_lacks(
+def test_a_hot_search_refuses_conditions_on_fields_missing_from_the_scratchpad(
     bob: Memories, name: str
 ) -> None:
     store(bob, "The user prefers tabs")

@@ -86,7 +86,7 @@ class CountingEmbedder(FakeEmbedder):
         return super().embed(text)
 
 
-def test_a_question_to_memories_and_turns_of_a_project_is_embedded_once(tmp_path: Path) -> None:
+def test_a_question_about_memories_and_turns_is_embedded_once(tmp_path: Path) -> None:
     embedder = CountingEmbedder()
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder=embedder) as memories:
         memories.create("The bike is red", tags={"project": "shop"})
@@ -138,7 +138,7 @@ def test_an_answer_in_the_next_session_is_not_found_by_that_question(talk: Memor
     ]
 
 
-def test_a_turn_has_the_evidence_of_its_surroundings(
+def test_a_turn_gets_evidence_from_its_surroundings(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", ["I have a red bike", "Really?", "Yes", "Good night", "bye"])
@@ -165,7 +165,7 @@ def test_the_same_words_in_another_conversation_are_not_surroundings(
     assert evidence(gathered(store, embedder, "red bike"))["Really?"].window_coverage == 0
 
 
-def test_brevity_questions_and_assistants_are_signs_of_a_turn(
+def test_brevity_questions_and_the_assistant_role_are_signs_of_a_turn(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     full = " ".join(["word"] * FULL_LENGTH)
@@ -204,7 +204,7 @@ def test_only_a_question_about_a_time_prefers_turns_that_mention_one(
     assert [other[text].tells_when for text in sorted(other)] == [0, 0]
 
 
-def test_an_assistants_repetition_ranks_after_the_original(talk: Memories) -> None:
+def test_a_repetition_by_an_assistant_ranks_after_the_original(talk: Memories) -> None:
     talk.add_turns("a", [TurnDraft("The port of the server is 8080", role="assistant")])
     talk.add_turns("b", ["The port of the server is 8080"])
     assert [hit.speaker for hit in talk.search("port of the server", scope="history")] == [
@@ -247,7 +247,7 @@ def test_all_named_speakers_count(store: Store, embedder: Embedder | None, talk:
 
 
 @pytest.mark.parametrize("embedder", ["both"], indirect=True)
-def test_the_vector_is_of_the_question_without_the_name(
+def test_the_query_vector_excludes_the_name(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", [by("Ann", "red bike"), by("Bob", "Ann")])
@@ -300,7 +300,7 @@ def diary(talk: Memories) -> Memories:
         ("this month", 3),
     ],
 )
-def test_a_date_lifts_the_turn_of_its_day_and_removes_none(
+def test_a_date_raises_turns_of_its_day_and_removes_no_turn(
     diary: Memories, when: str, day: int
 ) -> None:
     hits = diary.search(f"what about the garden {when}?", scope="history")
@@ -310,7 +310,7 @@ def test_a_date_lifts_the_turn_of_its_day_and_removes_none(
     assert hits[0].date == DAYS[day] or when == "this month"
 
 
-def test_without_a_date_no_day_counts_more(diary: Memories) -> None:
+def test_without_a_date_all_days_count_equally(diary: Memories) -> None:
     assert len({hit.score for hit in diary.search("what about the garden?", scope="history")}) == 1
 
 
@@ -332,7 +332,7 @@ def test_a_date_in_a_year_without_turns_removes_none(diary: Memories) -> None:
     )
 
 
-def test_a_day_alone_is_a_question(talk: Memories) -> None:
+def test_a_question_with_only_a_day_finds_its_turns(talk: Memories) -> None:
     for number, day in enumerate(DAYS):
         talk.add_turns(f"day {number}", [at(day, f"Thought number {number}")])
     assert (
@@ -349,7 +349,7 @@ def test_a_day_alone_is_a_question(talk: Memories) -> None:
         ("Was the garden dug?", []),
     ],
 )
-def test_relative_days_in_a_turn_count_from_its_own_day(
+def test_relative_days_in_a_turn_count_from_the_day_of_the_turn(
     store: Store, embedder: Embedder | None, talk: Memories, asked: str, expected: list[str]
 ) -> None:
     """All messages are from one day, a Friday."""
@@ -379,7 +379,7 @@ def test_a_turn_about_the_asked_day_ranks_first_among_turns_of_one_day(
     assert len(hits) == 3
 
 
-def test_closeness_is_by_day_in_utc(
+def test_closeness_is_computed_by_utc_day(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     midnight = datetime(2026, 2, 20, tzinfo=UTC)
@@ -417,9 +417,7 @@ def test_days_are_in_the_askers_time_zone(
     assert {text.removeprefix("garden ") for text, each in found.items() if each.date == 1} == said
 
 
-def test_days_before_1970_are_days_too(
-    store: Store, embedder: Embedder | None, talk: Memories
-) -> None:
+def test_days_before_1970_work(store: Store, embedder: Embedder | None, talk: Memories) -> None:
     talk.add_turns("a", [at(datetime(1969, 7, 20, 20, 17, tzinfo=UTC), "The Eagle has landed")])
     [found] = evidence(gathered(store, embedder, "what landed on 20 July 1969?")).values()
     assert found.date == 1
@@ -443,7 +441,7 @@ def test_a_turn_with_a_turkish_capital_works(talk: Memories, asked: str) -> None
 # --- limits
 
 
-def test_an_empty_history_gives_nothing(store: Store, embedder: Embedder | None) -> None:
+def test_an_empty_history_has_no_results(store: Store, embedder: Embedder | None) -> None:
     assert gathered(store, embedder, "What did Ann say on 5 May?") == GatheredCandidates(
         [], [], has_more=False
     )
@@ -473,7 +471,7 @@ def test_a_turn_that_matches_only_by_speaker_and_day_is_read(
     assert found.candidates[0].record.text == "It was lovely"
 
 
-def test_one_conversation_is_gathered_alone(
+def test_a_single_conversation_is_gathered_by_itself(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     talk.add_turns("a", ["a red bike"])
@@ -485,7 +483,9 @@ def test_one_conversation_is_gathered_alone(
 # --- memories
 
 
-def test_a_memory_stands_alone(store: Store, embedder: Embedder | None, talk: Memories) -> None:
+def test_a_memory_has_no_surroundings(
+    store: Store, embedder: Embedder | None, talk: Memories
+) -> None:
     talk.create("Ann has a red bike", force=True)
     where = Filter(Collection.MEMORY, ("shared",))
     query = Query("red bike, today", query_terms("red bike, today"), NOW, NOW, 720.0, embedder, {})
@@ -517,7 +517,7 @@ def test_a_memory_of_the_day_asked_for_comes_first(store: Store, embedder: Embed
         )
 
 
-def test_no_more_memories_than_asked_for_are_gathered_at_first(
+def test_at_most_the_requested_number_of_memories_is_gathered(
     store: Store, embedder: Embedder | None, talk: Memories
 ) -> None:
     for number in range(4):

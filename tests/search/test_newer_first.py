@@ -46,7 +46,7 @@ def test_a_tag_or_a_reinforcement_does_not_make_a_memory_newer(
     assert contents(memories) == [NEW, OLD]
 
 
-def test_the_newer_memory_takes_the_only_place(memories: Memories) -> None:
+def test_with_room_for_one_only_the_newer_memory_is_shown(memories: Memories) -> None:
     memories.create(OLD)
     memories.create(NEW)
     assert contents(memories, limit=1) == [NEW]
@@ -67,13 +67,15 @@ def test_the_newer_memory_comes_first_even_if_only_the_older_one_has_the_words_o
     assert memories.search("how are feature branches merged?")[0].content == newer
 
 
-def test_the_best_hit_stays_first_if_the_newer_one_says_something_else(memories: Memories) -> None:
+def test_the_best_hit_stays_first_if_the_newer_one_is_about_something_else(
+    memories: Memories,
+) -> None:
     memories.create(OLD)
     memories.create("The production database is replicated to two zones.")
     assert contents(memories)[0] == OLD
 
 
-def test_the_exact_words_of_a_memory_find_it_first(memories: Memories) -> None:
+def test_a_memory_is_the_first_hit_for_its_exact_words(memories: Memories) -> None:
     memories.create(OLD)
     memories.create(NEW)
     assert contents(memories, OLD)[0] == OLD

@@ -82,7 +82,7 @@ def only(candidate: Features, **changes: Any) -> Ranked:
     return ranked
 
 
-def test_no_candidates_give_no_ranking() -> None:
+def test_without_candidates_there_is_no_ranking() -> None:
     assert rank([], rules()) == []
 
 
@@ -104,7 +104,7 @@ def test_the_newer_of_equal_memories_is_first() -> None:
     assert order(found(age_days=9), found(age_days=2), found(age_days=5)) == [1, 2, 0]
 
 
-def test_equals_keep_their_order() -> None:
+def test_candidates_with_equal_scores_keep_their_order() -> None:
     assert order(found(), found(), found()) == [0, 1, 2]
 
 
@@ -208,7 +208,7 @@ def test_a_memory_about_as_similar_as_a_clear_answer_is_kept() -> None:
     assert order(beside[0], found(clear - 0.01, 0.0, **stale), calibration=SCALE) == [0]
 
 
-def test_words_keep_a_memory_below_its_threshold_but_few_words_do_not_keep_a_stale_one() -> None:
+def test_words_keep_a_memory_below_its_threshold_but_stale_ones_need_more() -> None:
     stale = {"decay_policy": DecayPolicy.CONTEXTUAL, "age_days": 400}
     assert order(found(0.3, 1.0), found(0.6, 8.0), calibration=SCALE) == [1, 0]
     assert order(found(0.3, 3.9, **stale), found(0.6, 8.0), calibration=SCALE) == [1]
@@ -231,12 +231,12 @@ def test_a_negative_similarity_does_not_subtract() -> None:
     assert only(found(-0.4, 4.0), weight=3 / STANDALONE).score == pytest.approx(0.25)
 
 
-def test_weak_words_do_not_count_in_full() -> None:
+def test_weak_word_scores_do_not_count_fully() -> None:
     """In a small store the best BM25 may come from a word that every other memory also has."""
     assert only(found(0.0, 1.0), weight=3 / STANDALONE).score == pytest.approx(0.0625)
 
 
-def test_without_similarities_the_best_words_count_in_full() -> None:
+def test_without_similarities_the_best_words_count_fully() -> None:
     [best, half] = rank([found(None, 0.2), found(None, 0.1)], rules(weight=0.0))
     assert (best.score, half.score) == (1.0, 0.5)
 
@@ -248,7 +248,7 @@ def test_a_memory_from_the_named_day_comes_first() -> None:
 
 
 @given(st.floats(0, 20), st.floats(-1, 1), st.floats(0, 20), st.floats(0, 4))
-def test_a_memory_counts_the_same_on_every_scale(
+def test_scales_of_a_memory_are_combined_as_means(
     words: float, similarity: float, best: float, weight: float
 ) -> None:
     """The scales are combined as means, whatever their weights; for a standalone memory, similarity
@@ -371,7 +371,7 @@ def test_arrays_give_the_same_scores_as_single_values(
     assert together.tolist() == pytest.approx([fuse(Evidence(**row), 7.0, weight) for row in rows])
 
 
-def test_scores_are_clipped_but_the_order_is_not() -> None:
+def test_clipped_scores_keep_their_order() -> None:
     full = {
         "word_score": 9.0,
         "session_best": 9.0,
@@ -396,7 +396,7 @@ def test_turns_and_memories_share_one_order() -> None:
     ) == [2, 0, 1]
 
 
-def test_word_scores_are_relative_to_the_best_one() -> None:
+def test_word_scores_are_relative_to_the_best_score() -> None:
     [strong, weak] = rank([found(0.0, 2.0), found(0.0, 8.0)], rules(weight=1 / STANDALONE))
     assert (strong.score, weak.score) == pytest.approx((0.5, 0.125))
     assert only(found(0.0, FULL_WORD_SCORE / 2), weight=1 / STANDALONE).score == pytest.approx(0.25)
@@ -448,7 +448,7 @@ def test_thresholds_are_inclusive() -> None:
     ) == [0]
 
 
-def test_a_candidate_without_a_common_word_must_be_near_the_best() -> None:
+def test_a_candidate_without_a_shared_word_must_be_near_the_best() -> None:
     assert order(found(0.8, 1.0), found(0.7, 0.0), found(0.1, 0.0), found(0.1, 0.5)) == [0, 1, 3]
 
 
@@ -550,7 +550,7 @@ def test_to_cosine_is_the_inverse_of_calibrate(slope: float, middle: float) -> N
 
 
 @pytest.mark.parametrize(("slope", "middle"), CURVES)
-def test_both_scales_are_strictly_increasing(slope: float, middle: float) -> None:
+def test_calibrate_and_to_cosine_are_strictly_increasing(slope: float, middle: float) -> None:
     shares = [calibrate(cosine, slope, middle) for cosine in np.linspace(-1, 1, 50).tolist()]
     assert shares == sorted(set(shares))
     assert 0 < shares[0] < shares[-1] < 1
@@ -564,7 +564,9 @@ def test_the_middle_of_the_curve_is_one_half() -> None:
 
 
 @pytest.mark.parametrize(("share", "cosine"), [(0.0, -1.0), (-0.5, -1.0), (1.0, 2.0), (1.5, 2.0)])
-def test_a_threshold_of_0_keeps_all_and_of_1_none(share: float, cosine: float) -> None:
+def test_a_threshold_of_0_keeps_all_candidates_and_1_keeps_none(
+    share: float, cosine: float
+) -> None:
     assert to_cosine(share, 10.0, 0.5) == cosine
 
 

@@ -47,7 +47,7 @@ def test_boost_follows_the_formula_up_to_its_maximum(
 
 
 @given(st.floats(0, 1), st.floats(1, 2), st.floats(0, 1))
-def test_the_factor_for_age_has_a_lower_bound(fresh: float, used: float, least: float) -> None:
+def test_the_age_factor_has_a_lower_bound(fresh: float, used: float, least: float) -> None:
     assert least * used - 1e-12 <= factor(fresh, used, least) <= used + 1e-12
     assert factor(1.0, used, least) == used
     assert math.isclose(
@@ -60,7 +60,7 @@ def test_the_factor_for_age_has_a_lower_bound(fresh: float, used: float, least: 
     [(1.0, 1, FRESH), (0.8, 1, FRESH), (0.79, 1, NORMAL), (1.0, 0, NORMAL), (0.5, 0, NORMAL), (0.49, 0, STALE),
      (0.01, 1, NORMAL)],
 )  # fmt: skip
-def test_stale_memories_were_never_read_and_fresh_ones_were(
+def test_staleness_depends_on_freshness_and_reads(
     fresh: float, accesses: int, expected: int
 ) -> None:
     assert staleness(fresh, accesses, Relevance()) == expected

@@ -47,7 +47,7 @@ def test_a_question_of_only_names_is_not_changed() -> None:
         assert remove_speakers(text, ["Ann Lee"]) == text
 
 
-def test_names_that_are_words_need_a_capital() -> None:
+def test_names_that_are_also_words_need_a_capital() -> None:
     for name in ("Will", "May", "Mark", "Hope", "Bill", "Grace Lee"):
         first = name.split(maxsplit=1)[0]
         assert find_speakers(f"What did {first} say?", [name]) == [name]
@@ -84,7 +84,7 @@ SHORT = [
 ]
 
 
-def test_a_name_of_two_letters_needs_its_capital() -> None:
+def test_a_two_letter_name_needs_its_capital() -> None:
     assert [(text, name, find_speakers(text, [name]) == [name]) for text, name, _ in SHORT] == SHORT
 
 

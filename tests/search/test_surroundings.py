@@ -74,7 +74,7 @@ ASSISTANT = {"role": "assistant"}
 # --- the window
 
 
-def test_words_of_two_turns_before_and_one_after_count_as_a_turns_own() -> None:
+def test_words_of_two_turns_before_and_one_after_count_as_words_of_the_turn() -> None:
     assert (BEFORE, AFTER) == (2, 1)
     around = measured(*(Row(at, "red" if at == 3 else "") for at in range(7)), terms=["red"])
     assert around.window_coverage.tolist() == [0, 0, 1, 1, 1, 1, 0]
@@ -229,7 +229,7 @@ def test_phrases_do_not_count_in_addition_to_their_words() -> None:
     assert around.window_coverage.tolist() == close_to(red / (red + bike), 1)
 
 
-def test_phrases_alone_cover_nothing() -> None:
+def test_phrases_alone_add_no_coverage() -> None:
     around = measured(Row(0, "red bike", 3.0), terms=["red bike"])
     assert (
         around.window_coverage.tolist(),
@@ -242,7 +242,7 @@ def test_phrases_alone_cover_nothing() -> None:
     )
 
 
-def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
+def test_a_word_in_every_row_counts_a_little() -> None:
     around = measured(Row(0, "red"), Row(10, "red,bike"))
     assert 0 < around.window_coverage[0] < 0.25
     assert around.window_coverage[1] == pytest.approx(1)
@@ -255,7 +255,7 @@ def test_a_word_that_all_have_counts_little_but_not_nothing() -> None:
     ("role", "aside"),
     [("assistant", 1), ("system", 1), ("tool", 1), ("user", 0), ("", 0), ("Assistant", 0)],
 )
-def test_turns_of_assistants_and_tools_are_aside(role: str, aside: int) -> None:
+def test_only_assistant_and_tool_turns_are_aside(role: str, aside: int) -> None:
     assert measured(Row(0, labels={"role": role} if role else {})).aside.tolist() == [aside]
 
 
@@ -279,7 +279,7 @@ def test_a_person_who_repeats_an_assistants_words_counts_in_full() -> None:
     assert around.window_coverage.tolist() == close_to(1, 1)
 
 
-def test_labels_belong_to_their_rows() -> None:
+def test_labels_are_matched_to_their_rows() -> None:
     ann = {"role": "user", "speaker": "Ann"}
     around = measured(Row(0, labels=ann), Row(1, labels=ASSISTANT), Row(2, labels=ann), Row(3))
     assert around.aside.tolist() == [0, 1, 0, 0]
@@ -295,13 +295,13 @@ def test_missing_or_opposite_vectors_are_not_similar() -> None:
     assert around.session_similarity.tolist() == [0.3] * 3
 
 
-def test_no_rows_give_no_evidence() -> None:
+def test_without_rows_there_is_no_evidence() -> None:
     for terms in (("red", "bike"), ()):
         around = measured(terms=terms)
         assert [values.shape for values in around] == [(0,)] * len(around)
 
 
-def test_no_terms_cover_nothing() -> None:
+def test_without_terms_nothing_is_covered() -> None:
     around = measured(Row(0, similarity=0.5), Row(1, similarity=0.7), terms=())
     assert around.window_coverage.tolist() == around.session_coverage.tolist() == [0, 0]
     assert around.window_similarity.tolist() == [0.7, 0.5]

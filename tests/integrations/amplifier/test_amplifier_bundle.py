@@ -51,7 +51,7 @@ def config_of(plan: Mapping[str, Any]) -> dict[str, Any]:
     return dict(tools[0].get("config", {}))
 
 
-def test_every_module_of_a_behavior_is_one_of_ours() -> None:
+def test_every_module_in_a_behavior_is_ours() -> None:
     assert BEHAVIORS == ["memory-autonomous", "memory-capture", "memory-core", "memory-explicit"]
     for name in BEHAVIORS:
         plan = plan_of(name)

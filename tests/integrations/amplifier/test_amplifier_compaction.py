@@ -94,7 +94,7 @@ def test_old_messages_are_left_out_and_the_view_begins_with_the_user() -> None:
     assert tokens(shown) <= 2_000
 
 
-def test_messages_stay_left_out_so_that_the_prompts_beginning_is_stable() -> None:
+def test_omitted_messages_stay_omitted_to_keep_the_prompt_prefix_stable() -> None:
     messages = [user(f"Question {number} " + "word " * 50) for number in range(60)]
     cut, first = fit_messages(messages, 2_000)
     more = [*messages, user("And now?")]

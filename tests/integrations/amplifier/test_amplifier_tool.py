@@ -145,7 +145,9 @@ def test_a_timeout_is_returned_as_a_result(monkeypatch: pytest.MonkeyPatch) -> N
     assert "did not answer within 1 s" in result.output
 
 
-def test_the_event_loop_is_free_while_the_memory_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_event_loop_is_not_blocked_during_a_memory_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import threading
 
     gate = threading.Event()

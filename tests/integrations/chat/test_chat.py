@@ -133,7 +133,7 @@ def test_a_fact_has_exactly_the_fields_of_the_contract(settings: Settings, talk:
     store.close()
 
 
-def test_the_model_sees_the_three_newest_facts_and_the_session_stores_none(
+def test_the_model_sees_the_three_newest_facts_and_the_session_stores_none_of_them(
     settings: Settings, kimi: FakeKimi, talk: Talk
 ) -> None:
     memory = LongTerm(settings.data / "memory", settings.user_id)
@@ -308,7 +308,7 @@ def test_a_memory_that_fails_does_not_stop_the_chat(
     assert "WARNING" in [record.levelname for record in caplog.records]
 
 
-def test_a_second_tool_call_in_one_answer_is_left_out(
+def test_a_second_tool_call_in_one_answer_is_dropped(
     settings: Settings,
     kimi: FakeKimi,
     agent_of: Callable[[Settings], Agent],
@@ -547,7 +547,7 @@ def test_the_demos_pass(tmp_path: Path, clean_environment: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("step", ["put", "put_writes"])
-def test_a_turn_interrupted_before_any_of_its_writes_damages_no_session(
+def test_a_turn_interrupted_at_any_write_does_not_damage_the_session(
     settings: Settings,
     talk: Talk,
     agent_of: Callable[[Settings], Agent],

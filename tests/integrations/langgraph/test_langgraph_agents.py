@@ -158,7 +158,7 @@ def test_an_invalid_limit_is_reported_to_the_model(memories: Memories, limit: in
     assert "from 1 to 50" in search.invoke({"query": "x", "limit": limit})
 
 
-def test_the_store_imports_little_more_than_its_base(run_python: Callable[..., Any]) -> None:
+def test_the_store_imports_little_more_than_its_base_class(run_python: Callable[..., Any]) -> None:
     script = "import sys, {}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     base = set(
         run_python(script.format("langgraph.store.base.embed, memories.memories")).stdout.split()

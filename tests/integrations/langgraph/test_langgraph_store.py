@@ -144,7 +144,7 @@ def test_an_unknown_operator_is_refused(store: BaseStore) -> None:
         store.search(ANN, filter={"n": {"$in": [1]}})
 
 
-def test_a_batch_reads_the_state_before_it(store: BaseStore) -> None:
+def test_a_batch_reads_the_state_before_its_writes(store: BaseStore) -> None:
     store.put(ANN, "k", {"n": 0})
     results = store.batch(
         [PutOp(ANN, "k", {"n": 1}), GetOp(ANN, "k"), PutOp(ANN, "k", {"n": 2}), SearchOp(ANN)]
@@ -238,7 +238,7 @@ def test_a_namespace_disappears_with_its_last_item(ours: MemoriesStore) -> None:
     assert ours.list_namespaces() == []
 
 
-def test_operations_are_checked_like_method_calls(ours: MemoriesStore) -> None:
+def test_operations_are_validated_like_method_calls(ours: MemoriesStore) -> None:
     for op in (PutOp(("a.b",), "k", {}), GetOp(("a.b",), "k"), SearchOp(("a.b",))):
         with pytest.raises(InvalidNamespaceError):
             ours.batch([op])
@@ -367,7 +367,7 @@ def test_a_name_that_contains_a_secret_is_refused(
     assert ours.search(()) == []
 
 
-def test_a_name_with_an_additional_blank_finds_nothing(store: BaseStore) -> None:
+def test_a_name_with_an_extra_space_finds_nothing(store: BaseStore) -> None:
     store.put(ANN, "k", {"content": "Ann climbs"})
     assert store.get(ANN, "k ") is None
     assert store.search(("users ",)) == []
