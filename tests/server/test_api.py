@@ -65,7 +65,9 @@ def contents(config: Config, namespace: str = "shared") -> list[str]:
 # --- answers and errors
 
 
-def test_an_answer_equals_that_of_the_command(owner: TestClient, config: Config) -> None:
+def test_an_api_response_equals_the_output_of_the_command(
+    owner: TestClient, config: Config
+) -> None:
     made = create(owner, tags={"type": "fact"}).json()
     with Memories(config=config) as memories:
         assert owner.get("/api/memories").json() == shapes.page(memories.list())
@@ -74,7 +76,7 @@ def test_an_answer_equals_that_of_the_command(owner: TestClient, config: Config)
         )
 
 
-def test_writes_that_share_transactions_get_the_same_answers(
+def test_writes_in_shared_transactions_get_the_same_answers_as_alone(
     config: Config, tmp_path: Path
 ) -> None:
     bodies: list[dict[str, Any]] = [
@@ -143,7 +145,7 @@ REFUSED: tuple[tuple[str, str, Any, int, str], ...] = (
 )
 
 
-def test_an_error_is_a_problem_with_the_commands_message(owner: TestClient) -> None:
+def test_an_error_is_a_problem_document_with_the_message_of_the_command(owner: TestClient) -> None:
     failures = []
     for method, path, body, status, said in REFUSED:
         answer = owner.request(method, path, json=body)
@@ -157,7 +159,7 @@ def test_an_error_is_a_problem_with_the_commands_message(owner: TestClient) -> N
     assert failures == []
 
 
-def test_an_unsupported_method_gets_405_with_the_supported_ones(config: Config) -> None:
+def test_an_unsupported_method_gets_405_with_the_supported_methods(config: Config) -> None:
     options = Options(port=8765, routes=pages.routes())
     with TestClient(build(config, options), base_url=BASE) as client:
         found = [
@@ -175,7 +177,7 @@ def test_an_unsupported_method_gets_405_with_the_supported_ones(config: Config) 
     ]
 
 
-def test_urls_stay_whole_if_the_home_folder_is_the_root(
+def test_urls_stay_complete_if_the_home_folder_is_the_root(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "home", lambda: Path("/"))
@@ -220,7 +222,7 @@ def test_only_managers_of_the_store_see_the_folders_of_its_files(
     assert seen == ["the disk of m.db is full", f"the disk of {config.home}/m.db is full"]
 
 
-def test_a_repetition_is_answered_with_the_stored_memory(owner: TestClient) -> None:
+def test_a_repetition_returns_the_stored_memory(owner: TestClient) -> None:
     made = create(owner, "The deploy of the shop happens on Tuesday morning").json()
     again = create(owner, "The deploy of the shop happens on Tuesday morning")
     assert (again.status_code, again.json()["stored"], again.json()["id"]) == (
@@ -362,7 +364,7 @@ def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestCli
 # --- idempotency keys
 
 
-def test_a_write_that_ignores_versions_refuses_if_match(owner: TestClient) -> None:
+def test_a_write_without_a_version_check_refuses_if_match(owner: TestClient) -> None:
     path = f"/api/memories/{create(owner).json()['id']}"
     for action in ("forget", "pin", "unpin"):
         answer = owner.post(f"{path}/{action}", json={}, headers={"if-match": '"7"'})
@@ -373,7 +375,7 @@ def test_a_write_that_ignores_versions_refuses_if_match(owner: TestClient) -> No
     assert "pinned" not in owner.get(path, headers={"if-match": '"7"'}).json()
 
 
-def test_a_retry_with_its_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
+def test_a_retry_with_the_same_key_is_not_done_twice(owner: TestClient, config: Config) -> None:
     key = {"idempotency-key": "k1"}
     answers = [create(owner, headers=key, force=True) for _ in range(3)]
     assert len({answer.text for answer in answers}) == 1
@@ -447,7 +449,7 @@ def test_turns_with_a_key_are_stored_once_despite_a_kill(
         assert len(memories.turns("standup")) == 2
 
 
-def test_a_refused_request_can_be_corrected_under_its_key(owner: TestClient) -> None:
+def test_a_refused_request_can_be_corrected_with_the_same_key(owner: TestClient) -> None:
     key = {"idempotency-key": "k1"}
     assert create(owner, "", headers=key).status_code == 400
     assert create(owner, "A text", headers=key).status_code == 201
@@ -625,7 +627,7 @@ def test_the_namespace_never_comes_from_the_body(owner: TestClient, token: Token
     assert 'unknown parameter "namespace"' in answer.json()["detail"]
 
 
-def test_a_token_without_shared_finds_nothing_of_it(owner: TestClient, token: Token) -> None:
+def test_a_token_without_shared_finds_nothing_in_it(owner: TestClient, token: Token) -> None:
     made = create(owner, "The office is in Berlin").json()
     bob = token("bob:rw")
     assert owner.get("/api/memories?q=office", headers=bob).json()["count"] == 0
@@ -769,7 +771,7 @@ def test_signing_out_ends_every_copy_of_the_session_and_no_other(
         assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
 
 
-def test_writes_from_a_browser_count_as_a_persons(
+def test_writes_from_a_browser_count_as_writes_of_a_person(
     nobody: TestClient, config: Config, token: Token
 ) -> None:
     bob = token("bob:admin", name="bob")
@@ -939,7 +941,7 @@ def test_an_admin_of_a_namespace_can_import_without_review(owner: TestClient, to
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_imports_by_a_token_never_count_as_a_persons(
+def test_imports_by_a_token_never_count_as_imports_of_a_person(
     owner: TestClient, token: Token, config: Config, name: str
 ) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}
@@ -963,7 +965,7 @@ def test_imports_by_a_token_never_count_as_a_persons(
     )
 
 
-def test_an_import_can_rename_a_namespace_only_to_a_managed_one(
+def test_an_import_can_rename_a_namespace_only_to_a_managed_namespace(
     owner: TestClient, token: Token
 ) -> None:
     for text in ("Bob likes tea", "Bob works on Mondays"):
@@ -984,7 +986,7 @@ def test_an_import_can_rename_a_namespace_only_to_a_managed_one(
     assert owner.get("/api/memories?namespace=bob").json()["count"] == 2
 
 
-def test_an_import_takes_no_more_than_the_quota_allows(config: Config, owner: TestClient) -> None:
+def test_an_import_stores_no_more_than_the_quota_allows(config: Config, owner: TestClient) -> None:
     for text in ("Ann likes tea", "Ann sails"):
         create(owner, text)
     lines = owner.get("/api/export").text
@@ -1046,7 +1048,7 @@ def test_scratchpad_and_prompt_follow_the_rights_of_the_token(
         assert owner.get(f"/api/prompt?{wrong}").status_code == 400
 
 
-def test_a_prompt_accepts_the_end_of_a_projects_name(
+def test_a_prompt_accepts_the_last_part_of_a_projects_name(
     owner: TestClient,
 ) -> None:
     create(owner, "Deploys happen on Tuesdays", tags={"project": "example.com/acme/shop"})

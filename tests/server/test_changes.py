@@ -53,7 +53,7 @@ def test_a_head_request_opens_no_stream(live: Live) -> None:
     assert live.send(head + live.head("GET /health HTTP/1.1", "Connection: close")) == [200, 200]
 
 
-def test_a_write_of_another_process_is_sent(live: Live, config: Config) -> None:
+def test_a_write_by_another_process_is_sent(live: Live, config: Config) -> None:
     with listening(live) as events:
         assert next(events)["event"] == "ready"
         with Memories(config=config) as other:
@@ -210,7 +210,7 @@ def test_the_number_of_streams_is_limited_until_one_ends(
         assert told["event"] == "ready"
 
 
-def test_streams_do_not_keep_the_server_from_stopping(config: Config) -> None:
+def test_streams_do_not_prevent_the_server_from_stopping(config: Config) -> None:
     with contextlib.ExitStack() as open_streams:
         with running(config) as live:
             events = open_streams.enter_context(listening(live))

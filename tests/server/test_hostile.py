@@ -263,7 +263,7 @@ def test_there_are_at_least_200_hostile_requests(server: Live) -> None:
     assert sum(len(list(kind(server))) for kind in KINDS) >= 200
 
 
-def test_connections_of_slow_senders_are_closed(server: Live) -> None:
+def test_connections_of_slow_clients_are_closed(server: Live) -> None:
     upload = server.head("POST /api/import HTTP/1.1", JSON, "Transfer-Encoding: chunked")
     begun = {
         "nothing": b"",
@@ -333,7 +333,7 @@ def test_the_same_requests_without_faults_are_accepted(server: Live) -> None:
 @pytest.mark.parametrize(
     "path", ["/..", "/api/memories/..", "/api/memories/../tags", "/api/./tags"]
 )
-def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: str) -> None:
+def test_a_path_with_a_parent_step_is_refused_before_routing(path: str) -> None:
     with pytest.raises(Refused, match="percent-encode"):
         middleware._path({"path": path, "raw_path": path.encode()})
     assert (
@@ -346,7 +346,7 @@ def test_a_path_that_steps_up_is_refused_before_any_route_is_looked_for(path: st
 @pytest.mark.parametrize(
     "name", ["memories.db-journal", "m.db-journal", "m.db-wal", "tokens.json", "off", "inbox"]
 )
-def test_no_namespace_can_be_named_like_a_file_of_the_program(
+def test_no_namespace_can_have_the_name_of_a_program_file(
     nobody: TestClient, token: Callable[..., dict[str, str]], config: Config, name: str
 ) -> None:
     reader, writer = token("*:r", name="reader"), token("*:rw", name="writer")

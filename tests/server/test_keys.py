@@ -60,7 +60,7 @@ def create(client: TestClient, content: str, key: str) -> Any:
     )
 
 
-def test_servers_with_one_store_share_keys_from_any_folder(tmp_path: Path, config: Config) -> None:
+def test_servers_with_one_store_share_keys_across_folders(tmp_path: Path, config: Config) -> None:
     with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
         made = create(one, "Deploys happen on Tuesdays", "k1")
         assert create(other, "Deploys happen on Tuesdays", "k1").json() == made.json()
@@ -94,7 +94,7 @@ def test_stores_in_one_folder_do_not_share_keys(tmp_path: Path) -> None:
     assert len(paths) == 4
 
 
-def test_a_key_sent_to_two_servers_simultaneously_is_done_once(
+def test_a_request_sent_to_two_servers_with_one_key_is_done_once(
     tmp_path: Path, config: Config
 ) -> None:
     def insist(client: TestClient, content: str, key: str) -> Any:
@@ -313,7 +313,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_another_process_can_take_over_a_request_of_a_killed_one(file: Path) -> None:
+def test_a_request_of_a_killed_process_can_be_taken_over(file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -400,7 +400,7 @@ def test_the_content_of_the_file_cannot_name_other_files(file: Path, holder: Any
     assert other.exists()
 
 
-def test_a_key_is_free_after_a_day(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_can_be_reused_after_a_day(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = FileClaims(file)
     one.settle(one.claim("a", "d", sync=False), {"status": 201})
     monkeypatch.setattr(claims, "KEPT_SECONDS", -1)

@@ -51,7 +51,7 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders(
+def test_the_systemd_unit_in_the_docs_starts_the_server_and_grants_its_folders(
     user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
@@ -68,7 +68,7 @@ def test_the_unit_of_the_docs_starts_the_server_and_lets_it_write_to_its_folders
     assert {load_config().home, registers()} <= set(writable)
 
 
-def test_the_plist_of_the_docs_starts_the_server(user: Path) -> None:
+def test_the_plist_in_the_docs_starts_the_server(user: Path) -> None:
     agent = plistlib.loads(block_of_the_docs("xml").encode())
     program = user / ".local" / "bin" / "memory"
     assert subprocess.check_output(agent["ProgramArguments"], text=True, timeout=60).split() == [
@@ -97,7 +97,7 @@ def test_the_plist_of_the_docs_starts_the_server(user: Path) -> None:
         ),
     ],
 )
-def test_the_unit_of_an_earlier_version_is_removed(
+def test_the_systemd_unit_of_an_earlier_version_is_removed(
     user: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str, stop: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)

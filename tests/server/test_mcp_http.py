@@ -175,7 +175,7 @@ def test_until_mcp_is_loaded_a_client_gets_503(
         assert live.ask("GET", "/api/status")[0] == 200
 
 
-def test_a_too_large_body_without_a_length_is_refused(live: Live) -> None:
+def test_an_oversized_body_without_a_length_is_refused(live: Live) -> None:
     wait_until_loaded(live)
     more = (
         "Content-Type: application/json",

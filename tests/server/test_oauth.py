@@ -93,7 +93,9 @@ def api(issuer: TokenIssuer, config: Config) -> Iterator[TestClient]:
         yield client
 
 
-def test_a_client_learns_the_address_of_the_issuer(api: TestClient, issuer: TokenIssuer) -> None:
+def test_a_client_can_discover_the_address_of_the_issuer(
+    api: TestClient, issuer: TokenIssuer
+) -> None:
     for path in (
         "/.well-known/oauth-protected-resource",
         "/.well-known/oauth-protected-resource/mcp",
@@ -173,7 +175,7 @@ def test_a_client_without_a_readable_name_is_recorded_as_its_user(
     assert made["origin"]["by"] == "ann"
 
 
-def test_only_signatures_by_the_issuers_keys_are_accepted(
+def test_only_signatures_by_keys_of_the_issuer_are_accepted(
     api: TestClient, issuer: TokenIssuer
 ) -> None:
     other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -215,7 +217,7 @@ def test_an_unreachable_issuer_causes_503_and_not_401(api: TestClient, issuer: T
     assert (answer.status_code, "issuer" in answer.json()["detail"]) == (503, True)
 
 
-def test_a_request_for_slow_keys_blocks_no_other_request(
+def test_a_slow_request_for_keys_blocks_no_other_request(
     api: TestClient, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asking, go_on = threading.Event(), threading.Event()

@@ -109,7 +109,7 @@ def ended(site: Site) -> str:
     return str(said)
 
 
-def test_the_server_serves_pages_api_and_metrics(site: Site, tmp_path: Path) -> None:
+def test_the_server_serves_pages_the_api_and_metrics(site: Site, tmp_path: Path) -> None:
     """The log names the sign-in page, but contains no token and no stored text."""
     login = f"http://127.0.0.1:{site.port}/login"
     told = (
@@ -275,7 +275,7 @@ def test_a_server_without_a_usable_certificate_does_not_say_that_it_serves(
 
 
 @pytest.mark.thorough
-def test_a_server_without_http_gives_way_to_one_with_a_page(
+def test_a_server_without_http_is_replaced_by_one_with_a_page(
     environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]
 ) -> None:
     memory("create", "The kettle is red")

@@ -197,7 +197,7 @@ def test_a_store_that_cannot_be_written_is_not_ready(
     assert memories.create("The office is in Bonn", force=True).stored
 
 
-def test_a_folder_in_the_place_of_the_journal_makes_the_store_not_ready(
+def test_a_folder_in_place_of_the_journal_makes_the_store_not_ready(
     home: Path, web: Web, store: Counting
 ) -> None:
     process: Any = web._process

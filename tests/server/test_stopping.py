@@ -236,7 +236,7 @@ def test_a_write_that_finishes_in_time_gets_its_usual_answer(
 
 
 @pytest.mark.thorough
-def test_a_transaction_of_a_client_does_not_keep_the_server_from_stopping(
+def test_an_open_client_transaction_does_not_prevent_the_server_from_stopping(
     start: Start, stored_texts: Callable[[], list[str]]
 ) -> None:
     """No client can continue a transaction, since the server accepts no more connections."""
@@ -305,7 +305,7 @@ def test_a_client_of_a_stopping_servers_store_learns_that_nothing_was_written(
 
 
 @pytest.mark.thorough
-def test_a_command_that_a_stopping_server_did_not_begin_runs_itself(
+def test_a_command_that_a_stopping_server_did_not_begin_runs_locally(
     start: Start,
     stored_texts: Callable[[], list[str]],
     environment: Mapping[str, str],
@@ -408,7 +408,7 @@ def as_an_agent(site: Site, done: Done) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(3))
-def test_nothing_acknowledged_is_lost_when_a_server_stops_at_any_moment(
+def test_no_acknowledged_write_is_lost_whenever_a_server_stops(
     seed: int, start: Start, stored_texts: Callable[[], list[str]]
 ) -> None:
     site, done = start(0.5, mcp=True), Done([], {})

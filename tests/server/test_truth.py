@@ -85,7 +85,7 @@ def test_a_corrected_memory_that_is_confirmed_is_current(owner: TestClient) -> N
     assert unchanged["hint"] == "nothing was changed: the memory already says this"
 
 
-def test_a_confirmation_that_is_sent_again_does_not_claim_that_nothing_changed(
+def test_a_repeated_confirmation_does_not_claim_that_nothing_changed(
     owner: TestClient,
 ) -> None:
     created = owner.post("/api/memories", json={"content": "The office is in Rome"}).json()["id"]

@@ -437,7 +437,7 @@ def test_a_store_that_is_lost_while_it_is_open_does_not_empty_the_scratchpad(
 
 
 @pytest.mark.parametrize("is_server", [True, False])
-def test_another_collection_is_not_a_lost_one(
+def test_another_collection_does_not_count_as_lost(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_server: bool
 ) -> None:
     url = server.url if is_server else f"qdrant:///{tmp_path}/notes"

@@ -191,7 +191,7 @@ def test_the_map_draws_projects_over_time_and_corrections(site: Site) -> None:
     assert view.data["corrections"][0]["from"] == older.id
 
 
-def test_the_map_draws_every_memory_that_a_correction_corrects(site: Site) -> None:
+def test_the_map_draws_every_memory_corrected_by_a_correction(site: Site) -> None:
     then = datetime.now(UTC) - timedelta(days=40)
     older = [
         site.memories.create(text, created_at=then, force=True).id

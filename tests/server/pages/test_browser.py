@@ -19,7 +19,7 @@ HOSTILE = (
 EVERYWHERE = ("/", "/?q=alert", "/conversations", "/review", "/tags", "/namespaces", "/status")
 
 
-def test_signing_in_takes_the_token_out_of_the_address(site: Site, opened: Open) -> None:
+def test_signing_in_removes_the_token_from_the_address(site: Site, opened: Open) -> None:
     page = opened("/status")
     assert site.token not in page.url
     assert page.locator("h1").inner_text() == "Health"
@@ -28,7 +28,7 @@ def test_signing_in_takes_the_token_out_of_the_address(site: Site, opened: Open)
     assert page.evaluate("document.cookie") == ""
 
 
-def test_a_page_leads_to_the_sign_in_and_back(site: Site, browser: Any) -> None:
+def test_signing_in_returns_to_the_requested_page(site: Site, browser: Any) -> None:
     page = browser.new_page()
     page.goto(f"{site.url}/tags?key=type")
     assert "/login?next=" in page.url
@@ -331,7 +331,7 @@ def test_signing_out_ends_the_session_in_every_tab(site: Site, opened: Open) -> 
     assert "/login" in other.url
 
 
-def test_a_text_in_progress_stays_when_the_session_ends(site: Site, opened: Open) -> None:
+def test_an_unsaved_text_is_kept_when_the_session_ends(site: Site, opened: Open) -> None:
     made = site.memories.create("The kettle is red").memory
     assert made
     page = opened(f"/memories/{made.id}")
@@ -495,7 +495,7 @@ def test_tag_values_can_be_renamed_and_stores_exported_and_imported(
     told.filter(has_text="0 records imported, 0 already here, 2 not stored").wait_for()
 
 
-def test_pages_of_the_past_do_not_change_while_others_write(site: Site, opened: Open) -> None:
+def test_pages_of_the_past_do_not_change_during_writes(site: Site, opened: Open) -> None:
     now = datetime.now(UTC)
     made = site.memories.create(
         "Deploys happen on Tuesdays", created_at=now - timedelta(days=5)
@@ -595,7 +595,7 @@ def test_the_slider_does_not_move_under_the_pointer(site: Site, opened: Open) ->
     assert page.locator("input[type=range]").bounding_box()["width"] == before["width"]
 
 
-def test_without_scripts_no_button_that_needs_them_is_shown(site: Site, opened: Open) -> None:
+def test_without_scripts_buttons_that_need_them_are_hidden(site: Site, opened: Open) -> None:
     made = site.memories.create("Deploys happen on Fridays", tags={"type": "fact"}).memory
     site.memories.create("The kettle is by the door", pending=True)
     assert made

@@ -60,7 +60,7 @@ def test_a_repetition_is_shown_and_can_be_stored_anyway(site: Site, opened: Open
     assert contents(site) == ["The kettle is red"]
 
 
-def test_selected_memories_can_be_tagged_moved_and_deleted_with_undo(
+def test_tagging_moving_and_deleting_selected_memories_can_be_undone(
     site: Site, opened: Open
 ) -> None:
     for name in ("kettle", "violin", "harbour"):
@@ -169,7 +169,7 @@ def test_the_palette_finds_commands_and_memories(site: Site, opened: Open) -> No
     page.wait_for_url(f"**/memories/{made.id}")
 
 
-def test_keys_skip_accept_reject_and_undo_in_the_review(site: Site, opened: Open) -> None:
+def test_review_keys_skip_accept_reject_and_undo(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin", "harbour", "meadow"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
@@ -189,7 +189,7 @@ def test_keys_skip_accept_reject_and_undo_in_the_review(site: Site, opened: Open
     assert site.memories.review.count() == 4
 
 
-def test_no_key_press_is_lost_at_speed(site: Site, opened: Open) -> None:
+def test_fast_key_presses_are_not_lost(site: Site, opened: Open) -> None:
     names = [f"{colour} {thing}" for colour in ("red", "old") for thing in ("kettle", "violin")]
     for name in names:
         site.memories.create_many([Draft(f"The {name} is here", pending=True)], force=True)
@@ -206,7 +206,7 @@ def test_no_key_press_is_lost_at_speed(site: Site, opened: Open) -> None:
     assert (contents(site), site.memories.review.count()) == ([], 4)
 
 
-def test_undoing_a_batch_of_acceptances_makes_all_wait_again(site: Site, opened: Open) -> None:
+def test_undoing_a_batch_of_acceptances_returns_all_to_the_queue(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin", "harbour"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
@@ -256,7 +256,7 @@ def test_memories_can_be_changed_in_the_agents_view(site: Site, opened: Open) ->
     assert not any("Deploys" in content for content in contents(site))
 
 
-def test_the_first_hit_is_on_a_phones_first_screen(site: Site, opened: Open) -> None:
+def test_the_first_hit_is_on_the_first_screen_of_a_phone(site: Site, opened: Open) -> None:
     now = datetime.now(UTC)
     for number in range(12):
         tags = {"type": ("fact", "note")[number % 2], "project": ("shop", "web")[number % 2]}
@@ -338,9 +338,7 @@ def test_a_long_text_that_is_pasted_is_stored_whole(site: Site, opened: Open) ->
     assert contents(site) == [text]
 
 
-def test_the_key_u_undoes_the_last_action_and_never_an_earlier_one_instead(
-    site: Site, opened: Open
-) -> None:
+def test_the_key_u_undoes_only_the_last_action(site: Site, opened: Open) -> None:
     for name in ("kettle", "violin"):
         site.memories.create_many([Draft(f"The {name} is old", pending=True)], force=True)
     page = opened("/review")
@@ -384,9 +382,7 @@ def test_the_key_u_undoes_the_last_action_and_never_an_earlier_one_instead(
     told.filter(has_text="There is nothing to undo").wait_for()
 
 
-def test_an_undo_that_the_server_did_not_answer_can_be_tried_again(
-    site: Site, opened: Open
-) -> None:
+def test_an_undo_without_an_answer_can_be_retried(site: Site, opened: Open) -> None:
     made = site.memories.create("The lamp is red").memory
     assert made
     page = opened(f"/memories/{made.id}")
@@ -430,7 +426,7 @@ def test_the_search_field_and_its_results_stay_together(site: Site, opened: Open
     assert page.input_value("#q") == ""
 
 
-def test_a_new_name_of_a_tag_stays_while_memories_arrive(site: Site, opened: Open) -> None:
+def test_a_new_tag_name_stays_while_memories_arrive(site: Site, opened: Open) -> None:
     site.memories.create("A fact", tags={"tpye": "fact"})
     page = opened("/tags")
     page.click("td button")

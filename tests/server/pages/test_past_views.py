@@ -114,7 +114,9 @@ def test_pages_of_the_past_offer_no_changes(asking: httpx.Client, memory_id: str
 
 
 @pytest.mark.thorough
-def test_every_link_on_pages_of_a_day_keeps_the_day(asking: httpx.Client, memory_id: str) -> None:
+def test_every_link_on_the_pages_of_a_past_day_keeps_the_day(
+    asking: httpx.Client, memory_id: str
+) -> None:
     seen: set[str] = set()
     ways = [f"/?{THEN}", f"/?q=deploys&{THEN}", f"/memories/{memory_id}?{THEN}"]
     while ways:
@@ -169,7 +171,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("then", [THEN, "as_of=2026-04-01"])
-def test_a_view_of_a_day_as_json_equals_the_answer_of_the_api(
+def test_a_past_view_as_json_equals_the_api_response(
     asking: httpx.Client, memory_id: str, then: str
 ) -> None:
     for path, api in SAME.items():
@@ -237,7 +239,7 @@ def test_a_forgotten_memory_is_gone_from_all_days(site: Site, own_client: httpx.
         assert "Tuesdays" not in own_client.get(path).text
 
 
-def test_a_past_version_says_what_became_of_the_memory(
+def test_a_past_version_says_what_happened_to_the_memory_later(
     site: Site, own_client: httpx.Client
 ) -> None:
     memory_id, memories = fill_site(site), site.memories
@@ -274,7 +276,7 @@ def test_a_memory_that_was_deleted_on_that_day_says_so(
     assert "was deleted" not in text_of(own_client.get(f"/memories/{memory_id}?as_of=2026-05-22"))
 
 
-def test_a_correction_is_shown_from_its_day_on(site: Site, own_client: httpx.Client) -> None:
+def test_a_correction_is_shown_from_its_day_onwards(site: Site, own_client: httpx.Client) -> None:
     moment = T0
     with Memories(config=site.memories.config, embedder="none", clock=lambda: moment) as memories:
         older = memories.create("The office is at 12 Main Street", key="office").memory
@@ -335,7 +337,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     time.tzset()
 
 
-def test_a_time_is_shown_in_the_readers_form(zone: Callable[[str], None]) -> None:
+def test_a_past_day_is_shown_as_a_date_and_a_past_time_in_utc(zone: Callable[[str], None]) -> None:
     assert Past.of("2026-05-01T23:59:59.999Z").name == "2026-05-01"
     assert Past.of("2026-05-01T10:00Z").name == "2026-05-01 10:00:00 UTC"
     assert (Past.of("2099-05-01").name, Past.of("2099-05-01").is_over) == ("2099-05-01", False)

@@ -15,7 +15,7 @@ from memories.server.pages.request import PageRequest, count_by_label, plot
 from memories.server.pages.results import mark
 
 
-def test_every_view_as_json_equals_the_answer_of_the_api(site: Site, asking: httpx.Client) -> None:
+def test_every_view_as_json_equals_the_api_response(site: Site, asking: httpx.Client) -> None:
     made = site.memories.create(
         "Deploys happen on Fridays", tags={"type": "fact"}, source="talk#0"
     ).memory
@@ -223,7 +223,7 @@ def test_a_link_changes_one_parameter_and_keeps_the_rest() -> None:
     )
 
 
-def test_the_highest_bar_fills_a_plot_and_zero_has_no_height() -> None:
+def test_the_highest_bar_fills_its_plot_and_zero_has_no_height() -> None:
     found = plot("Written", [("a", 0), ("b", 5), ("c", 10)], "memories")
     assert [bar.height for bar in found.bars] == [0, 20, 40]
     assert plot("Nothing", [], "memories").bars == []
@@ -278,7 +278,7 @@ def test_a_conversation_without_a_title_is_named_once(site: Site, asking: httpx.
     assert ("Monday</a>" in page, "other</span>" in page) == (True, True)
 
 
-def test_a_day_that_is_not_over_is_marked(site: Site, asking: httpx.Client) -> None:
+def test_an_unfinished_day_is_marked(site: Site, asking: httpx.Client) -> None:
     site.memories.create("One thing")
     assert (
         "<b>2099-01-01</b> is not over yet: this is how it is so far."
@@ -286,7 +286,7 @@ def test_a_day_that_is_not_over_is_marked(site: Site, asking: httpx.Client) -> N
     )
 
 
-def test_an_unknown_address_gives_a_browser_a_page_and_a_program_a_problem(
+def test_an_unknown_address_returns_a_page_to_browsers_and_json_to_programs(
     asking: httpx.Client,
 ) -> None:
     for path in ("/nowhere", "/tags/", "/memories/", "/conversations/a/b"):

@@ -459,7 +459,7 @@ def test_log_entries_of_many_writers_form_one_chain(
     assert {check.problem for check in memories.verify_log()} == {None}
 
 
-def test_a_record_refused_when_it_is_added_fails_alone(
+def test_a_record_refused_on_insertion_fails_alone(
     memories: Memories, group_commit: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If records are added together, only the writer of the conflicting record gets the
@@ -551,7 +551,7 @@ def test_a_failed_commit_reports_no_change(
     assert memories.list().memories == ()
 
 
-def test_a_change_whose_report_fails_is_stored_and_its_writer_gets_the_error(
+def test_a_change_whose_notification_fails_is_stored_and_its_writer_gets_the_error(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     """As with a single write, the writer gets the error; the writes of others are not affected."""

@@ -68,7 +68,7 @@ def socket_path(environment: Mapping[str, str]) -> str:
 # --- the same answers
 
 
-def test_a_server_answers_without_work_in_the_commands_process(
+def test_a_server_answers_without_work_in_the_process_of_the_command(
     memory: Run, serving: Callable[..., Any]
 ) -> None:
     serving()
@@ -141,7 +141,7 @@ def test_a_client_of_another_postgresql_server_does_its_own_work() -> None:
     assert process_wide(own, sqlite) == process_wide(callers, sqlite) == {"TZ": "Asia/Tokyo"}
 
 
-def test_every_command_is_run_either_by_a_server_or_never() -> None:
+def test_every_command_runs_either_always_or_never_on_a_server() -> None:
     never = {"edit", "chat", "mcp", "serve", "config", "trust", "backup", "doctor", "export",
     "import", "migrate", "review",
              "reembed", "tokens", "prompt", "scratchpad", "hook", "capture", "off", "on", "connect",
@@ -381,7 +381,7 @@ def test_reading_commands_run_locally_if_the_server_dies(
     impostor.close()
 
 
-def test_a_server_of_another_version_is_asked_to_end(
+def test_a_server_of_another_version_is_asked_to_exit(
     memory: Run, environment: dict[str, str]
 ) -> None:
     impostor = Impostor(socket_path(environment), f"{client.GREETING} 0.0.1", None)
@@ -427,7 +427,7 @@ def test_a_socket_in_a_folder_that_others_can_enter_is_not_trusted(
 
 
 @pytest.mark.thorough
-def test_a_server_whose_store_was_replaced_ends(
+def test_a_server_whose_store_was_replaced_exits(
     memory: Run, serving: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = serving()
@@ -441,7 +441,7 @@ def test_a_server_whose_store_was_replaced_ends(
     assert server.wait(60) == 75
 
 
-def test_a_newer_command_ends_an_older_server(
+def test_a_newer_command_stops_an_older_server(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     server = serving()
@@ -464,7 +464,7 @@ def test_only_one_server_runs_for_a_store(memory: Run, serving: Callable[..., An
     assert answered(memory) == 0
 
 
-def test_sockets_are_private_to_the_owner_and_removed_at_the_end(
+def test_sockets_are_private_to_the_owner_and_removed_at_exit(
     serving: Callable[..., Any], environment: dict[str, str]
 ) -> None:
     server = serving()
@@ -506,7 +506,7 @@ def test_a_setting_lets_a_command_start_a_server(memory: Run, environment: dict[
     memory("serve", "--stop")
 
 
-def test_the_server_of_the_hooks_ends_when_the_last_agent_is_disconnected(
+def test_the_server_of_the_hooks_exits_when_the_last_agent_is_disconnected(
     memory: Run, environment: dict[str, str], tmp_path: Path, serving: Serve
 ) -> None:
     environment["HOME"] = str(tmp_path / "user")
@@ -526,7 +526,7 @@ def test_no_server_runs_without_a_setting(memory: Run, environment: dict[str, st
 
 
 @pytest.mark.thorough
-def test_running_commands_are_finished_before_the_end(
+def test_running_commands_finish_before_the_server_exits(
     memory: Run, serving: Callable[..., Any], environment: dict[str, str], tmp_path: Path
 ) -> None:
     server = serving()

@@ -120,7 +120,7 @@ class Answers:
     exact_scores = True  # a store that estimates word scores sets it to False
 
     @pytest.mark.parametrize("seed", range(2))
-    def test_the_same_calls_get_the_same_answers_as_from_sqlite(
+    def test_calls_return_the_same_answers_as_with_sqlite(
         self, open_store: OpenStore, tmp_path: Path, seed: int
     ) -> None:
         with closing(SQLiteStore(tmp_path / "same.db", None)) as sqlite:

@@ -57,7 +57,7 @@ def store_conversations(memories: Memories, count: int) -> list[str]:
 class Conversations:
     """The part of the contract that is about conversations."""
 
-    def test_pages_go_through_all_conversations_newest_first(self, store: Store) -> None:
+    def test_pages_list_all_conversations_newest_first(self, store: Store) -> None:
         memories = of(store)
         names = store_conversations(memories, 7)
         seen, cursor = [], None
@@ -133,7 +133,7 @@ class Conversations:
         memories.add_turns("talk 0", ["hello again"])
         assert memories.conversation("talk 0").title is None
 
-    def test_conversations_are_filtered_by_who_spoke_and_when(self, store: Store) -> None:
+    def test_conversations_are_filtered_by_speaker_and_time(self, store: Store) -> None:
         memories = of(store)
         names = store_conversations(memories, 4)
 
@@ -150,7 +150,9 @@ class Conversations:
         with pytest.raises(InvalidInput, match='there is no filter "colour" for conversations'):
             ids(colour="red")
 
-    def test_a_conversation_that_is_only_read_keeps_its_title(self, store: Store) -> None:
+    def test_the_title_of_a_shared_conversation_can_be_changed_only_in_its_namespace(
+        self, store: Store
+    ) -> None:
         shared, ann = of(store, "shared"), of(store)
         shared.add_turns("team", ["hello"])
         shared.update_conversation("team", title="Team")
@@ -278,7 +280,7 @@ class Conversations:
         assert [turn.index for turn in memories.turns("talk", since=since)] == [0, 1]
         assert [turn.index for turn in memories.turns("talk", until=since)] == [2]
 
-    def test_turns_are_filtered_by_who_said_them_and_when(self, store: Store) -> None:
+    def test_turns_are_filtered_by_speaker_and_time(self, store: Store) -> None:
         memories = of(store)
         drafts = [
             TurnDraft(f"ferry {number}", speaker=("Ann", "Bob")[number % 2],
@@ -332,7 +334,7 @@ class Conversations:
             for turn in memories.add_turns("talk", [TurnDraft(text[1:], message_id="a")])
         ] == ["refused"]
 
-    def test_a_long_message_is_found_once_by_its_part(self, store: Store) -> None:
+    def test_a_long_message_is_found_once_by_any_part(self, store: Store) -> None:
         memories = of(store)
         text = long_text(51_000) + " The quokka eats a purple plum. " + long_text(51_000)
         memories.add_turns("talk", ["before", TurnDraft(text, message_id="a"), "a plum is a fruit"])
@@ -362,7 +364,7 @@ class Conversations:
             *(f"talk {number}" for number in range(12)),
         }
 
-    def test_a_long_message_is_forgotten_as_one(self, store: Store) -> None:
+    def test_a_long_message_is_forgotten_as_a_whole(self, store: Store) -> None:
         memories, text = of(store), long_text(101_000)
         memories.add_turns("talk", [text, text, "after"])
         second = memories.turns("talk", start=1)[0].index
@@ -384,7 +386,7 @@ class Conversations:
         assert memories.forget_turns("talk").versions == 2
         assert everything(store, pool(collection=HISTORY)) == []
 
-    def test_a_long_message_moves_and_is_exported_whole(
+    def test_a_long_message_is_moved_and_exported_whole(
         self, open_store: OpenStore, tmp_path: Path
     ) -> None:
         store, copy = open_store(SPACE), SQLiteStore(tmp_path / "copy.db", SPACE)

@@ -122,7 +122,7 @@ class Durability(Opened):
         store.append([])
         assert store.count(pool()) == 0
 
-    def test_writes_are_there_after_reopening(self, open_store: OpenStore) -> None:
+    def test_writes_are_still_there_after_reopening(self, open_store: OpenStore) -> None:
         first = open_store(SPACE)
         first.append([record("m")])
         first.close()
@@ -171,7 +171,7 @@ class Durability(Opened):
             store.append([record("outer")])
         assert store.count(pool()) == 2
 
-    def test_no_other_writer_gets_between_a_read_and_a_write_of_a_transaction(
+    def test_no_other_writer_can_write_between_the_read_and_write_of_a_transaction(
         self, open_store: OpenStore
     ) -> None:
         """Four writers assign the next free position 15 times each; none is assigned twice."""
@@ -214,7 +214,7 @@ class Durability(Opened):
         assert result.fields == {"kept": 1, "changed": "b", "added": 2.5}
         assert store.count(pool()) == 0
 
-    def test_a_patch_makes_a_record_live_again(self, store: Store) -> None:
+    def test_a_patch_can_make_a_record_live_again(self, store: Store) -> None:
         store.append(
             [
                 record(
@@ -298,7 +298,7 @@ class Durability(Opened):
         assert by_words(store, ["apple"]).keys() == {"n"}
         assert store.count(pool(key="k")) == 0
 
-    def test_a_removed_address_can_be_written_again(self, store: Store) -> None:
+    def test_a_removed_address_can_be_reused(self, store: Store) -> None:
         store.append([record("m", text="apple", key="k", labels={"a": "1"})])
         store.touch([Ref(MEMORY, "ann", "m", 1)])
         store.remove([Ref(MEMORY, "ann", "m", 1)])

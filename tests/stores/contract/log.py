@@ -164,7 +164,7 @@ class Log(Opened):
         ] == [(1, ["n"])]
         assert check(memories).problem is None
 
-    def test_a_log_has_no_content_and_no_byte_of_forgotten_records(self, store: Store) -> None:
+    def test_a_log_has_no_content_and_no_bytes_of_forgotten_records(self, store: Store) -> None:
         memories = open_memories(store)
         made = memories.create(
             "Ann likes quokkas", tags={"animal": "wombat"}, key="ann/zoo", decay="reinforceable"
@@ -243,7 +243,7 @@ class Log(Opened):
         assert "entry 5 is missing" in str(check(memories).problem)
         assert check(memories).unlogged == 1
 
-    def test_a_rewritten_end_is_detected_by_a_saved_head(self, store: Store) -> None:
+    def test_a_rewritten_log_end_is_detected_by_a_saved_head(self, store: Store) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
         last, forged = link_of(entries[1]), entries[:2]
@@ -324,7 +324,7 @@ class Log(Opened):
         ]
         assert results == [T0 + DAY, None, T0 + 3 * DAY, T0 + 3 * DAY, T0 + 5 * DAY]
 
-    def test_a_reinforcement_from_before_the_log_stays_known(self, store: Store) -> None:
+    def test_a_reinforcement_that_predates_the_log_is_kept(self, store: Store) -> None:
         clock = Clock()
         memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory
@@ -344,7 +344,7 @@ class Log(Opened):
 
     # --- moving
 
-    def test_a_log_moves_with_its_store(self, store: Store, tmp_path: Path) -> None:
+    def test_a_log_is_copied_with_its_store(self, store: Store, tmp_path: Path) -> None:
         clock = Clock()
         memories = open_memories(store, clock)
         made = memories.create("The office dog is called Rex", decay="reinforceable").memory

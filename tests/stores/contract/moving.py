@@ -96,7 +96,7 @@ class Moving(Opened):
 
     # --- moving a whole store
 
-    def test_namespaces_are_those_that_have_records(self, store: Store) -> None:
+    def test_only_namespaces_with_records_are_listed(self, store: Store) -> None:
         """Ended records count too; memories and turns are counted separately."""
         ended: dict[str, Any] = {"ended_at": at(5), "ended_by": "delete"}
         store.append([record("m", namespace=name) for name in ("zoe", "ann", "shared", "an")])
@@ -119,13 +119,13 @@ class Moving(Opened):
         assert store.namespaces(MEMORY) == ["bob"]
         assert store.namespaces(HISTORY) == ["ann"]
 
-    def test_a_moved_record_keeps_its_accesses(self, store: Store) -> None:
+    def test_a_moved_record_keeps_its_access_count(self, store: Store) -> None:
         store.append([record("m", accesses=7), record("n"), turn(1, accesses=3)])
         store.touch([Ref(MEMORY, "ann", "m", 1), Ref(MEMORY, "ann", "n", 1)])
         assert [entry.accesses for entry in store.scan(pool(), limit=9)] == [8, 1]
         assert [entry.accesses for entry in store.scan(turns(), limit=9)] == [3]
 
-    def test_returned_vectors_are_nearly_the_stored_ones(self, open_store: OpenStore) -> None:
+    def test_returned_vectors_are_close_to_the_stored_ones(self, open_store: OpenStore) -> None:
         """This holds for any space that the store was opened with."""
         given = unit_vectors(6)
         windows = {"one": given[:1], "three": given[1:4], "ended": given[4:5]}
@@ -154,7 +154,7 @@ class Moving(Opened):
                 assert (vectors * windows[ref.group]).sum(axis=1) == pytest.approx(1.0, abs=0.01)
         assert open_store(SPACE).vectors([]) == {}
 
-    def test_vectors_moved_repeatedly_stay_as_precise(self, store: Store) -> None:
+    def test_repeatedly_moved_vectors_stay_equally_precise(self, store: Store) -> None:
         vectors = first = unit_vectors(1)
         for number in range(5):
             ref = Ref(MEMORY, "ann", f"m{number}", 1)
@@ -162,7 +162,7 @@ class Moving(Opened):
             vectors = store.vectors([ref])[ref]
         assert float(first[0] @ vectors[0]) == pytest.approx(1.0, abs=0.01)
 
-    def test_a_whole_store_moves_here_and_away_again(self, store: Store, tmp_path: Path) -> None:
+    def test_a_whole_store_can_be_copied_here_and_back(self, store: Store, tmp_path: Path) -> None:
         """It moves through two SQLite files, and every store exports the same bytes."""
         first, last = (
             SQLiteStore(tmp_path / "first.db", SPACE),
@@ -262,9 +262,7 @@ class Moving(Opened):
         embedded.switch(SPACE)
         assert embedded.info(pool()).model == SPACE.model
 
-    def test_vectors_of_a_stores_first_space_are_searched_at_once(
-        self, open_store: OpenStore
-    ) -> None:
+    def test_vectors_of_the_first_space_are_searched_at_once(self, open_store: OpenStore) -> None:
         plain = open_store(None)
         plain.append(
             [record("m", text="apple", vectors=None), record("n", text="pear", vectors=None)]
@@ -277,7 +275,9 @@ class Moving(Opened):
         hits = search(open_store(SPACE), "apple")
         assert hits["m"].similarity == pytest.approx(1.0, abs=0.01)
 
-    def test_staged_vectors_change_no_search(self, open_store: OpenStore, embedded: Store) -> None:
+    def test_staged_vectors_do_not_affect_searches(
+        self, open_store: OpenStore, embedded: Store
+    ) -> None:
         where = [pool("ann", "bob", state="any"), turns()]
         before = [seen(embedded, entry) for entry in where]
         total = sum(embedded.count(entry._replace(state="any")) for entry in where)
@@ -290,9 +290,7 @@ class Moving(Opened):
         with pytest.raises(EmbedderMismatch):
             by_other(open_store(OTHER), "apple pie")
 
-    def test_staging_continues_where_it_stopped(
-        self, open_store: OpenStore, embedded: Store
-    ) -> None:
+    def test_staging_resumes_where_it_stopped(self, open_store: OpenStore, embedded: Store) -> None:
         first = embedded.unstaged(OTHER, MEMORY, limit=4)
         embedded.stage(OTHER, {entry.ref: embed_other(entry.text) for entry in first})
         again = open_store(None)
@@ -350,7 +348,7 @@ class Moving(Opened):
             assert by_other(store, "apple pie")["m0"] == pytest.approx(1.0, abs=0.01)
             store.append([record(f"new {id(store)}", vectors=embed_other("elder tea"))])
 
-    def test_a_store_open_with_the_old_space_gets_a_mismatch(
+    def test_a_store_opened_with_the_old_space_gets_a_mismatch(
         self, open_store: OpenStore, embedded: Store
     ) -> None:
         old = open_store(SPACE)

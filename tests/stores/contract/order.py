@@ -152,13 +152,13 @@ class Order(Opened):
         with pytest.raises(Conflict):
             store.append([record("m")])
 
-    def test_only_one_live_record_has_a_key(self, store: Store) -> None:
+    def test_only_one_live_record_can_have_a_key(self, store: Store) -> None:
         store.append([record("m1", key="user/editor")])
         with pytest.raises(Conflict):
             store.append([record("m2", key="user/editor")])
         assert [entry.ref.group for entry in everything(store, pool())] == ["m1"]
 
-    def test_a_key_is_free_after_its_record_ended(self, store: Store) -> None:
+    def test_a_key_can_be_reused_after_its_record_ends(self, store: Store) -> None:
         store.append([record("m1", key="user/editor")])
         store.patch([Patch(Ref(MEMORY, "ann", "m1", 1), at(5), "delete", {})])
         store.append([record("m2", key="user/editor")])
@@ -179,7 +179,7 @@ class Order(Opened):
         assert [entry.ref.group for entry in store.scan(pool(), limit=9)] == ["m2", "m3"]
         assert not store.scan(pool(group="m3"), limit=1)[0].fields
 
-    def test_any_number_of_records_can_be_without_a_key(self, store: Store) -> None:
+    def test_any_number_of_records_can_have_no_key(self, store: Store) -> None:
         store.append([record(f"m{number}") for number in range(3)])
         assert store.count(pool()) == 3
 
@@ -211,7 +211,7 @@ class Order(Opened):
 
     # --- keys of projects
 
-    def test_a_memory_leaves_its_project_only_if_no_other_has_its_key_there(
+    def test_a_memory_leaves_its_project_only_if_its_key_is_free_elsewhere(
         self, store: Store
     ) -> None:
         with Memories(store, embedder="fake") as memories:

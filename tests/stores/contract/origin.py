@@ -90,7 +90,7 @@ class Origins:
             assert [turn.origin for turn in copied.turns("talk")] == [origin("mcp", "ann", CURSOR)]
         copy.close()
 
-    def test_a_record_without_origin_shows_none(self, open_store: OpenStore) -> None:
+    def test_a_record_without_an_origin_has_none(self, open_store: OpenStore) -> None:
         store = open_store(SPACE)
         old = record("01a1fdf1-92cd-72f2-8000-000000000001")
         store.append([old])

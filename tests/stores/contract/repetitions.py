@@ -22,7 +22,9 @@ def open_memories(store: Store, clock: Clock) -> Memories:
 class Repetitions:
     """Tests of a text that is stored again."""
 
-    def test_additions_of_a_repetition_are_merged_and_found(self, open_store: OpenStore) -> None:
+    def test_additions_from_a_repetition_are_merged_and_searchable(
+        self, open_store: OpenStore
+    ) -> None:
         clock = Clock()
         memories = open_memories(open_store(FakeEmbedder.space), clock)
         made = memories.create(TEXT, tags={"type": "fact"}, decay="contextual", confidence=0.5)

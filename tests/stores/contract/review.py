@@ -83,7 +83,7 @@ class Review:
         assert (told.pending, told.versions[0].ended_by) == (True, "pending")
         assert memories.get(waits.id).tags == {"kind": "fact", "only": "waiting"}
 
-    def test_waiting_memories_are_in_no_context(self, open_store: OpenStore) -> None:
+    def test_waiting_memories_are_not_in_any_context(self, open_store: OpenStore) -> None:
         memories = open_memories(open_store(FakeEmbedder.space))
         store_waiting(memories)
         gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))

@@ -212,7 +212,7 @@ class Search(Opened):
         assert store.days(pool("ann", "bob"))[day] == 3
         assert store.days(pool("nobody")) == {}
 
-    def test_a_similarity_is_the_cosine_within_one_hundredth(self, store: Store) -> None:
+    def test_similarity_equals_the_cosine_within_one_hundredth(self, store: Store) -> None:
         vectors = unit_vectors(300)
         store.append(
             [record(f"m{number:03}", text="x", vectors=vectors[[number]]) for number in range(300)]
@@ -243,7 +243,7 @@ class Search(Opened):
         (result,) = store.candidates(pool(), vector=vector[0], terms=[], k=1)
         assert result.similarity == pytest.approx(-1.0, abs=0.01)
 
-    def test_k_limits_the_best_by_vector(self, store: Store) -> None:
+    def test_k_limits_the_best_records_by_vector(self, store: Store) -> None:
         vectors = unit_vectors(60)
         store.append(
             [record(f"m{number:02}", text="x", vectors=vectors[[number]]) for number in range(60)]
@@ -346,7 +346,7 @@ class Search(Opened):
         ]
         assert failed_cases(check, itertools.product(SEARCHED, narrowed)) == []
 
-    def test_holds_marks_the_records_that_contain_a_term(self, store: Store) -> None:
+    def test_holds_marks_records_that_contain_a_term(self, store: Store) -> None:
         texts = [
             "the red apple pie",
             "apple that is red",
@@ -413,7 +413,7 @@ class Search(Opened):
         assert sorted(matches.groups) == sorted(("ann", name) for name in names)
         assert sorted(ref.group for ref in refs_of(matches)) == sorted(names)
 
-    def test_matches_of_two_namespaces_keep_conversations_of_one_name_apart(
+    def test_matches_of_two_namespaces_keep_conversations_with_one_name_apart(
         self, store: Store
     ) -> None:
         for namespace in ("ann", "bob"):
@@ -444,7 +444,9 @@ class Search(Opened):
         matches = talks.matches(turns(), TurnQuery(None, [], 5))
         assert (list(matches.terms), float(matches.word_score.sum())) == ([], 0.0)
 
-    def test_a_turns_words_include_its_speaker_and_a_memorys_do_not(self, store: Store) -> None:
+    def test_words_of_a_turn_include_its_speaker_but_words_of_a_memory_do_not(
+        self, store: Store
+    ) -> None:
         labels = {SPEAKER: "Zanzibar Lee"}
         store.append(
             [turn(1, text="we ship", labels=labels), record("m", text="we ship", labels=labels)]
@@ -457,7 +459,7 @@ class Search(Opened):
 
     # --- read and values
 
-    def test_read_returns_the_records_at_these_addresses(self, store: Store) -> None:
+    def test_read_returns_the_records_at_the_given_addresses(self, store: Store) -> None:
         names = [new_id(T0), "0" * 36, "01", "1e5", "null", "[1]", "it's", "日本 🎉", "x" * 256]
         for namespace in ("ann", "bob"):
             store.append(

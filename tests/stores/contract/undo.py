@@ -219,7 +219,7 @@ class Undo(Opened):
             "rollback",
         ]
 
-    def test_a_rollback_of_one_writer_keeps_what_others_wrote(self, store: Store) -> None:
+    def test_a_rollback_of_one_writer_keeps_writes_of_others(self, store: Store) -> None:
         clock = Clock()
         ann = open_memories(store, clock)
         mallory = Memories(
@@ -293,7 +293,7 @@ class Undo(Opened):
         memories.rollback(done.undo_to)
         assert len(current_contents(store)) == 11
 
-    def test_a_rollback_touches_no_other_namespace_and_no_turn(self, store: Store) -> None:
+    def test_a_rollback_affects_no_other_namespace_and_no_turn(self, store: Store) -> None:
         clock = Clock()
         ann, bob, shared = (
             open_memories(store, clock),

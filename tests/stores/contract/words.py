@@ -176,11 +176,11 @@ class Words(Opened):
         scores = by_words(store, ["weekly", "zanzibar"], k=5)
         assert max(scores, key=scores.__getitem__) == "rare"
 
-    def test_k_limits_the_best_by_words(self, store: Store) -> None:
+    def test_k_limits_the_best_records_by_words(self, store: Store) -> None:
         store.append([record(f"m{number:02}", text="apple", vectors=None) for number in range(30)])
         assert len(by_words(store, ["apple"], k=7)) == 7
 
-    def test_candidates_are_the_union_of_both_kinds(self, store: Store) -> None:
+    def test_candidates_are_the_union_of_matches_by_words_and_by_vector(self, store: Store) -> None:
         near, far = unit_vectors(2)
         store.append([record("by-vector", text="banana", vectors=near[np.newaxis])])
         store.append([record("by-words", text="zanzibar", vectors=far[np.newaxis])])
@@ -216,7 +216,7 @@ class Words(Opened):
         results = {query: set(by_words(store, query_terms(query))) for _, query in _SCRIPTS}
         assert results == {query: {f"m{number}"} for number, (_, query) in enumerate(_SCRIPTS)}
 
-    def test_no_character_in_a_term_is_an_operator(self, store: Store) -> None:
+    def test_characters_in_a_term_are_never_operators(self, store: Store) -> None:
         store.append(
             [record("m", text="plain words"), record("b", namespace="bob", text="plain words")]
         )
@@ -227,7 +227,7 @@ class Words(Opened):
 
         assert failed_cases(check, [(term,) for term in _SIGNS]) == []
 
-    def test_a_word_that_is_an_operator_elsewhere_is_a_word(self, store: Store) -> None:
+    def test_query_operators_of_engines_are_ordinary_words(self, store: Store) -> None:
         words = ["near", "and", "or", "not", "text", "rank"]
         store.append([record(word, text=f"it says {word} there", vectors=None) for word in words])
         assert {word: set(by_words(store, [word])) for word in words} == {
@@ -271,7 +271,7 @@ class Words(Opened):
         [pytest.param(False, marks=pytest.mark.thorough), True],
         ids=["words", "words-and-vectors"],
     )
-    def test_writes_to_other_namespaces_change_and_hide_no_result(
+    def test_writes_to_other_namespaces_neither_change_nor_hide_results(
         self, own: Store, vector: bool
     ) -> None:
         before = _search_results(own, vector=vector)
@@ -332,7 +332,7 @@ class Words(Opened):
         )
         assert answers() == before
 
-    def test_scores_are_those_of_the_formula(self, store: Store) -> None:
+    def test_scores_follow_the_formula(self, store: Store) -> None:
         """Every store scores with BM25 of `memories.stores.words`, with the counts of the
         namespaces that are read.
         """

@@ -160,16 +160,14 @@ def test_each_connection_failure_has_its_own_message(
         "postgresql://me:secret@[h/d",
     ],
 )
-def test_a_url_that_is_not_acceptable_is_refused_at_once(url: str) -> None:
+def test_an_unacceptable_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         PostgresStore(url, None)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options", ["nonsense=secret", "sslmode=secret"])
-def test_an_option_unknown_to_libpq_is_refused_at_the_connection(
-    server: Node, options: str
-) -> None:
+def test_an_option_unknown_to_libpq_is_refused_on_connecting(server: Node, options: str) -> None:
     with pytest.raises((ConfigError, StoreError)) as caught:
         PostgresStore(server.url(user="postgres:secret", options=options), None).count(pool())
     assert "postgres:secret" not in str(caught.value)
@@ -180,7 +178,7 @@ def test_an_older_server_is_refused(store: PostgresStore, monkeypatch: pytest.Mo
     assert "99 or newer" in refusal(store)
 
 
-def test_a_database_of_another_encoding_is_refused(
+def test_a_database_with_another_encoding_is_refused(
     server: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     server.sql("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
@@ -244,7 +242,7 @@ def test_a_user_without_the_right_to_create_a_schema_gets_an_error(
         store.append([record("m", vectors=None)])
 
 
-def test_without_the_extension_words_work_and_the_error_for_vectors_names_the_remedy(
+def test_without_the_extension_only_words_work_and_the_error_names_the_remedy(
     guest: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     store = opened(guest.url("plain", user="guest", options="schema=mine"))
@@ -349,7 +347,7 @@ def test_numbers_keep_their_types(store: PostgresStore) -> None:
     assert repr(sorted(found["m"].items())) == repr(sorted(fields.items()))
 
 
-def test_a_role_with_other_default_transactions_can_write(
+def test_a_role_with_other_transaction_defaults_can_write(
     server: Node, opened: Callable[..., PostgresStore]
 ) -> None:
     server.sql("CREATE ROLE careful LOGIN SUPERUSER")
@@ -392,7 +390,7 @@ def stop_sessions(server: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 
 
 @pytest.mark.parametrize("by", ["count", "append", "a long text", "transaction", "remove"])
-def test_the_wait_for_a_stopped_server_ends_at_the_deadline(
+def test_waiting_for_a_stopped_server_ends_at_the_deadline(
     store: PostgresStore, stop_sessions: Callable[[], None], by: str
 ) -> None:
     def inside() -> None:
@@ -420,7 +418,7 @@ def test_the_wait_for_a_stopped_server_ends_at_the_deadline(
     assert {entry.ref.group for entry in everything(store, pool())} == {"m"}  # reconnected
 
 
-def test_a_server_that_stops_during_the_commit_leaves_it_in_doubt(
+def test_a_commit_interrupted_by_a_server_stop_is_in_doubt(
     store: PostgresStore, stop_sessions: Callable[[], None]
 ) -> None:
     store.append([record("m")])
@@ -498,7 +496,7 @@ def forget_and_lose(
 @pytest.mark.parametrize(
     "numbers", [[2, 9], pytest.param(range(1, 200), marks=pytest.mark.thorough)], ids=["few", "all"]
 )
-def test_a_connection_lost_after_an_erasure_is_reported_as_unfinished(
+def test_an_erasure_that_loses_its_connection_is_reported_as_unfinished(
     server: Node, store: PostgresStore, numbers: Iterable[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = []
@@ -574,7 +572,7 @@ def test_a_swallowed_failure_inside_a_transaction_is_raised_at_its_end(
     assert store.count(pool()) == 2
 
 
-def test_a_store_that_is_closed_while_it_is_read_leaves_no_connection_open(
+def test_closing_a_store_during_a_read_leaves_no_connection_open(
     server: Node, store: PostgresStore
 ) -> None:
     with store._server.read():
@@ -778,7 +776,7 @@ def test_a_writer_that_waits_too_long_gets_an_error(
     assert first.count(pool()) == 1
 
 
-def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store: OpenStore) -> None:
+def test_two_deadlocked_transactions_end_with_an_error(open_store: OpenStore) -> None:
     one, two = open_store(SPACE), open_store(SPACE)
     one.append([record("m"), record("m", namespace="bob")])
     met = threading.Barrier(2, timeout=300)
@@ -805,7 +803,7 @@ def test_two_transactions_that_wait_for_each_other_end_with_an_error(open_store:
     assert one.count(pool("ann", "bob")) == 4
 
 
-def test_a_counted_access_does_not_wait_for_a_writer(
+def test_counting_an_access_does_not_wait_for_a_writer(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 3600)
@@ -1070,9 +1068,7 @@ def texts(store: PostgresStore) -> list[str]:
 @pytest.mark.parametrize(
     "terms", [["apple"], ["apple", "kiwi"], ["mango lemon", "app*", "fig"], ["nothing", "*"]]
 )
-def test_word_scores_are_those_of_bm25(
-    store: PostgresStore, texts: list[str], terms: list[str]
-) -> None:
+def test_word_scores_follow_bm25(store: PostgresStore, texts: list[str], terms: list[str]) -> None:
     expected = store_words.score([store_words.tokens(text) for text in texts], terms).scores
     found = by_words(store, terms, k=400)
     assert found == pytest.approx(
@@ -1082,7 +1078,7 @@ def test_word_scores_are_those_of_bm25(
 
 @pytest.mark.parametrize("terms", [["apple"], ["mango"], ["apple", "mango"], ["mango lemon"]])
 @pytest.mark.parametrize("conditions", [{}, {"since": at(0)}, {"group": "m1", "prefix": True}])
-def test_among_very_many_records_the_rarest_words_decide(
+def test_the_rarest_words_decide_among_very_many_records(
     store: PostgresStore,
     texts: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -1252,7 +1248,7 @@ def test_among_many_turns_matches_include_neighbours_and_turns_of_the_day(
 
 
 @pytest.mark.thorough
-def test_after_a_load_grown_tables_are_analyzed_once(
+def test_tables_that_grew_in_a_load_are_analyzed_once(
     opened: Callable[..., PostgresStore], url: str, server: Node, schema: str
 ) -> None:
     store = opened(f"{url}&partitions=1")
@@ -1299,7 +1295,7 @@ def test_a_load_is_stored_even_if_analyzing_fails(
 # --- removal
 
 
-def test_a_removed_record_leaves_no_byte_in_the_files_of_tables(
+def test_a_removed_record_leaves_no_byte_in_the_table_files(
     server: Node, store: PostgresStore
 ) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)
@@ -1356,7 +1352,7 @@ def test_two_concurrent_removals_are_both_erased(
     assert erasing.split() == ["record_p0", "record_p1", "vector_a_p0", "vector_a_p1"]
 
 
-def test_words_are_never_in_the_statistics(server: Node, store: PostgresStore, schema: str) -> None:
+def test_statistics_never_contain_words(server: Node, store: PostgresStore, schema: str) -> None:
     store.append([record(f"m{number}", text="zanzibarian zanzibarian") for number in range(200)])
     server.sql("ANALYZE")
     assert server.sql("SELECT count(*) > 5 FROM pg_stats WHERE schemaname = %s", (schema,)) == [
@@ -1411,7 +1407,7 @@ assert "numpy" not in sys.modules
     run_python(script, url)
 
 
-def test_acknowledged_writes_of_a_killed_process_are_there(
+def test_acknowledged_writes_of_a_killed_process_are_kept(
     url: str, opened: Callable[..., PostgresStore]
 ) -> None:
     script = """

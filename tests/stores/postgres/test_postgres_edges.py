@@ -151,7 +151,7 @@ def test_a_store_is_reached_through_a_socket(opened: Opened) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_server_that_may_return_soon_is_unreachable(said: str) -> None:
+def test_a_server_that_may_return_soon_counts_as_unreachable(said: str) -> None:
     error = postgres_errors.refusal(
         psycopg.OperationalError(f"connection failed: {said}"), "postgresql://h/d", ""
     )
@@ -180,7 +180,7 @@ def test_permanent_failures_do_not_count_as_unreachable(said: str) -> None:
 @pytest.mark.parametrize(
     "code", ["57P01", "57P02", "57P03", "57P05", "08006", "08P01", "08001", "53300", "25P03"]
 )
-def test_a_session_that_was_ended_is_unreachable(code: str) -> None:
+def test_a_terminated_session_counts_as_unreachable(code: str) -> None:
     made = psycopg.errors.lookup(code)("it was ended")
     assert isinstance(postgres_errors.translation(made, "postgresql://h/d"), StoreUnreachable)
 
@@ -196,7 +196,7 @@ def limited(server: Node) -> Iterator[str]:
     server.sql("DROP ROLE limited")
 
 
-def test_more_threads_than_the_roles_connections_wait_for_each_other(
+def test_more_threads_than_connections_of_the_role_wait_for_each_other(
     limited: str, opened: Opened
 ) -> None:
     store = opened(limited, None)
@@ -220,7 +220,7 @@ def test_more_threads_than_the_roles_connections_wait_for_each_other(
     store.close()
 
 
-def test_the_wait_for_a_full_server_ends_at_the_deadline(
+def test_waiting_for_a_full_server_ends_at_the_deadline(
     limited: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_server, "BUSY_SECONDS", 0.3)
@@ -389,7 +389,9 @@ def test_a_lost_schema_is_not_replaced_by_an_empty_store(
         assert memories.create("Tea is served cold").stored
 
 
-def test_another_database_is_not_a_lost_one(server: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_database_does_not_count_as_lost(
+    server: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.sql("CREATE DATABASE another")
     url = server.url("", options="schema=store_pgdatabase&partitions=2")
     try:

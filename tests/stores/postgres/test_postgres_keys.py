@@ -166,7 +166,9 @@ def stored(memories: Memories) -> tuple[int, int]:
     return len(memories.list(limit=1000).memories), turns
 
 
-def test_another_server_gives_a_retry_the_first_answer(serve: Serve, memories: Memories) -> None:
+def test_another_server_answers_a_retry_with_the_first_answer(
+    serve: Serve, memories: Memories
+) -> None:
     one, other = serve(), serve()
     first = one.ask(*FORCED, "k1")
     assert first[0] == 201
@@ -207,7 +209,9 @@ def test_another_server_completes_a_request_of_a_killed_server_once(
     assert stored(memories) == there
 
 
-def test_the_same_key_at_two_servers_at_once_is_done_once(serve: Serve, memories: Memories) -> None:
+def test_one_key_at_two_servers_at_the_same_time_is_done_once(
+    serve: Serve, memories: Memories
+) -> None:
     both = [serve(), serve()]
     path, body = FORCED
     for number in range(10):
@@ -314,7 +318,7 @@ def test_a_server_whose_lease_expired_cannot_settle_a_request(
     assert claim_key(third) == Claim("n", 3, now.begun_at, {"status": 200})
 
 
-def test_a_key_is_free_after_a_day(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_can_be_reused_after_a_day(keys: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = keys(), keys()
     one.settle(claim_key(one), {"status": 201})
     assert claim_key(other).summary == {"status": 201}

@@ -102,7 +102,7 @@ def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesErr
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
-def test_others_can_write_while_removed_records_are_erased(
+def test_other_writers_can_write_during_an_erasure(
     server: Node, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """The copy waits until they have written many times, and contains what they wrote meanwhile."""
@@ -188,7 +188,7 @@ def test_an_older_transaction_does_not_keep_removed_records(
     assert not store.info(pool()).erasing
 
 
-def test_erasing_waits_for_other_transactions_and_then_gives_up(
+def test_erasing_waits_for_other_transactions_before_giving_up(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile others can write, and only the removal remains of the attempt."""
@@ -229,7 +229,7 @@ def test_a_reader_that_began_before_a_table_is_replaced_sees_its_rows(
     assert reader.count(pool()) == 4
 
 
-def test_grants_outlive_an_erasure(server: Node, url: str, opened: Opened, schema: str) -> None:
+def test_grants_survive_an_erasure(server: Node, url: str, opened: Opened, schema: str) -> None:
     store = opened(f"{url}&partitions=1")
     store.append([record("m"), record("n", labels={"a": "b"})])
     server.sql("CREATE ROLE reader LOGIN")
@@ -399,7 +399,7 @@ def test_a_store_from_before_the_first_release_is_refused(
     assert opened(url).count(pool()) == 1
 
 
-def test_the_statistics_contain_nothing_of_a_record(
+def test_statistics_contain_nothing_from_a_record(
     server: Node, store: PostgresStore, schema: str
 ) -> None:
     store.append(
@@ -429,7 +429,7 @@ def test_the_statistics_contain_nothing_of_a_record(
     assert [word for word in words if on_disk(server, word.encode())] == []
 
 
-def test_a_load_is_found_before_and_after_its_index_exists(
+def test_a_load_is_searchable_before_and_after_indexing(
     server: Node, schema: str, url: str, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.stores.postgres import counts, vectors
