@@ -235,7 +235,7 @@ def empty(tmp_path: Path) -> Path:
     return folder
 
 
-def test_imports_lead_down() -> None:
+def test_modules_import_only_from_lower_levels() -> None:
     wrong = []
     for file, module in zip(FILES, MODULES, strict=True):
         ours = {name for name in imports(file) if f"{name}.".startswith("memories.")}
@@ -257,7 +257,7 @@ def ring(module: str) -> int:
     return 2 if lies_in(module, *RING_2) else 1
 
 
-def test_no_import_leads_to_an_outer_ring() -> None:
+def test_modules_never_import_from_an_outer_ring() -> None:
     wrong = []
     for file, module in zip(FILES, MODULES, strict=True):
         if module not in ("memories", "memories.memories"):
@@ -314,7 +314,7 @@ def test_the_levels_list_every_module() -> None:
     } == held
 
 
-def test_a_search_reaches_the_rows_through_few_files_each_once(empty: Path) -> None:
+def test_a_search_passes_through_few_files_and_each_only_once(empty: Path) -> None:
     """Each call of `execute` is traced back to the command as a list of files. The list is short,
     and no file is in it twice.
     """
@@ -426,7 +426,7 @@ assert not logging.getLogger().handlers
     assert list(empty.iterdir()) == []
 
 
-def test_the_public_names_are_exactly_all(empty: Path) -> None:
+def test_the_public_names_are_exactly_those_in_all(empty: Path) -> None:
     assert sorted(memories.__all__) == list(memories.__all__)
     assert dir(memories) == sorted(memories.__all__)
     for name in memories.__all__:
@@ -501,7 +501,7 @@ def test_only_one_file_opens_stores() -> None:
     assert opening == ["idempotency.py", "engine.py", "database.py"]
 
 
-def test_no_other_code_touches_a_store_file() -> None:
+def test_no_other_code_accesses_a_store_file() -> None:
     """Python's own sqlite3 loses acknowledged writes, and closing a plain file handle cancels
     SQLite's locks.
     """
@@ -514,7 +514,7 @@ def test_no_other_code_touches_a_store_file() -> None:
             ), file
 
 
-def test_errors_are_shown_once_and_swallowed_nowhere() -> None:
+def test_errors_are_shown_once_and_never_swallowed() -> None:
     def passed_on(handler: ast.ExceptHandler, part: ast.AST) -> bool:
         if isinstance(part, ast.Raise):
             return part.cause is not None

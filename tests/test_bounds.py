@@ -183,7 +183,7 @@ def test_every_subprocess_of_a_test_has_a_timeout() -> None:
     ("options", "cases"),
     [((), ["a", "c"]), pytest.param(("-m", "not slow"), list("abcde"), marks=pytest.mark.thorough)],
 )
-def test_a_table_runs_its_first_cases_by_default_and_all_in_the_check(
+def test_a_table_runs_its_first_cases_by_default_and_all_cases_in_the_check(
     tmp_path: Path, options: tuple[str, ...], cases: list[str]
 ) -> None:
     with run_of(TABLES, tmp_path, *options) as running:

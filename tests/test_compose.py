@@ -76,7 +76,7 @@ def test_the_three_services_have_their_images_and_names() -> None:
     assert all(service["container_name"] == name for name, service in SERVICES.items())
 
 
-def test_each_service_waits_for_the_one_that_it_needs() -> None:
+def test_each_service_waits_for_the_service_it_depends_on() -> None:
     assert SERVICES["chroma-mcp"]["depends_on"] == {"chroma": {"condition": "service_healthy"}}
     assert SERVICES["agent-app"]["depends_on"] == {"chroma-mcp": {"condition": "service_started"}}
     assert SERVICES["chroma-mcp"]["stdin_open"]  # chroma-mcp talks over its standard input
@@ -235,7 +235,9 @@ def test_the_app_stores_what_it_reads_and_answers_with_contexts(
 
 
 @pytest.mark.thorough
-def test_no_invalid_line_ends_the_app(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+def test_invalid_lines_do_not_end_the_app(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
     refused = [
         b"nothing", b"[]", b'{"text": "x"}', message("", "user", "x").encode().strip(), b"[" * 100_000, b'"\xff"', b"3",
         b"{}", message("c", "robot", "x").encode().strip(),
@@ -297,7 +299,7 @@ def test_the_app_is_unhealthy_if_its_endpoint_is_unreachable(
         assert (code, answer["status"]) == (1, "unreachable")
 
 
-def test_the_files_that_the_image_copies_exist() -> None:
+def test_the_files_copied_by_the_image_exist() -> None:
     assert SERVICES["agent-app"]["build"] == {
         "context": "./agent-app",
         "additional_contexts": {"memories": "."},

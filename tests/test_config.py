@@ -65,7 +65,7 @@ def test_every_setting_is_in_the_documentation() -> None:
     assert [setting.variable for setting in SETTINGS if f"`{setting.variable}`" not in page] == []
 
 
-def test_every_setting_has_a_default_and_says_so(tmp_path: Path) -> None:
+def test_every_setting_documents_its_default(tmp_path: Path) -> None:
     config = load_config(environment={"MEMORY_HOME": str(tmp_path)}, folder=tmp_path)
     assert {name for name, source in config.sources.items() if source != "default"} == {"home"}
     assert (config.namespace, config.format, config.embedder) == ("shared", "auto", "minilm")
@@ -138,7 +138,7 @@ def test_the_host_of_chroma_may_be_a_name_or_any_ip_address(
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the folders of other systems have other names"
 )
-def test_the_platforms_folders_are_used_without_a_home(
+def test_without_a_home_the_platform_folders_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -152,7 +152,7 @@ def test_the_platforms_folders_are_used_without_a_home(
     assert (config.default_limit, config.sources["default_limit"]) == (4, str(file))
 
 
-def test_flags_that_are_none_count_as_not_given(tmp_path: Path) -> None:
+def test_flags_with_the_value_none_count_as_omitted(tmp_path: Path) -> None:
     config = load_config(
         {"namespace": None, "format": "text"},
         environment={"MEMORY_NAMESPACE": "bob"},
@@ -173,7 +173,7 @@ def test_the_home_in_dotenv_names_the_config_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["true", "1", "YES", "on"])
-def test_a_yes_or_no_setting_accepts_several_words(word: str, tmp_path: Path) -> None:
+def test_a_boolean_setting_accepts_several_words(word: str, tmp_path: Path) -> None:
     assert (
         load_config(
             environment={"REINFORCE_ON_RETRIEVAL": word}, folder=tmp_path

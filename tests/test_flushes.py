@@ -125,7 +125,7 @@ def test_a_file_is_flushed_before_it_gets_its_name(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_restored_store_replaces_another_one_in_steps_that_survive_a_power_cut(
+def test_a_restore_replaces_the_store_in_steps_that_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the new store gets the name, the old store's second name is on disk and the old log is

@@ -117,7 +117,7 @@ def test_a_megabyte_of_any_text_costs_about_as_much_as_a_megabyte_of_prose(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600_000  # KiB
 
 
-def test_only_the_beginning_of_a_text_gives_terms(
+def test_only_the_beginning_of_a_text_provides_terms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In some languages each letter of a word gives another spelling: for a megabyte, these took
@@ -155,7 +155,7 @@ def test_a_model_reads_only_the_part_of_a_word_that_fits_its_windows(
     assert max(lengths) < 100_000
 
 
-def test_a_path_with_very_many_parts_makes_no_long_phrase() -> None:
+def test_a_path_with_very_many_parts_does_not_become_a_long_phrase() -> None:
     assert max(len(term.split()) for term in query_terms("/a/b/c.d" * 500)) <= 64
 
 

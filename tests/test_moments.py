@@ -59,7 +59,7 @@ PURE: dict[str, tuple[Callable[[datetime], bool], list[bool]]] = {
 
 
 @pytest.mark.parametrize("name", PURE)
-def test_a_time_limit_holds_to_the_millisecond(name: str) -> None:
+def test_a_time_limit_is_exact_to_the_millisecond(name: str) -> None:
     holds, expected = PURE[name]
     assert [holds(T + late) for late in (-MILLISECOND, 0 * DAY, MILLISECOND)] == expected
 
@@ -72,7 +72,7 @@ def test_since_and_until_may_be_the_same_time(tmp_path: Path) -> None:
         assert len(memories.log(since=T, until=T)) == 1
 
 
-def test_events_since_their_own_time_include_them(home: Path) -> None:
+def test_since_includes_events_at_exactly_that_time(home: Path) -> None:
     events.note(home, "search")
     [event] = events.read(home)
     assert list(events.read(home, event["at"])) == [event]

@@ -110,7 +110,7 @@ def ask() -> Ask:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[FoundEntries]:
     """The connections that were checked. Each check succeeds without starting the program;
-    `test_every_old_connection_works` starts it.
+    `test_every_old_connection_still_works` starts it.
     """
     checked: list[FoundEntries] = []
 
@@ -165,7 +165,9 @@ def changes(user: Path, ask: Ask, *, but: tuple[str, ...] = ()) -> list[str]:
     return gaps
 
 
-def test_every_old_answer_is_still_given(user: Path, ask: Ask, checks: list[FoundEntries]) -> None:
+def test_every_command_still_gives_its_old_answer(
+    user: Path, ask: Ask, checks: list[FoundEntries]
+) -> None:
     """Checks memories, versions, tags, keys, conversations, projects, reviews and searches."""
     assert changes(user, ask, but=("scratchpad",)) == []
     assert ask("doctor", "--deep")["findings"] == []
@@ -173,7 +175,9 @@ def test_every_old_answer_is_still_given(user: Path, ask: Ask, checks: list[Foun
 
 
 @pytest.mark.thorough  # starts the server and the hooks of every host
-def test_every_old_connection_works(user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_old_connection_still_works(
+    user: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for limit in ("_SERVER_SECONDS", "_HOOK_SECONDS", "HOOK_SECONDS"):  # for a busy machine
         monkeypatch.setattr(f"memories.connect.status.{limit}", 300.0)
     assert ask("doctor")["findings"] == []
@@ -352,7 +356,7 @@ def test_the_next_command_finishes_a_killed_upgrade(
         ("memories.identity.prompt", ["block"]),
     ],
 )
-def test_names_that_earlier_docs_printed_can_be_imported(module: str, names: list[str]) -> None:
+def test_names_from_earlier_docs_can_be_imported(module: str, names: list[str]) -> None:
     """Users' programs and installed Amplifier modules import them."""
     source = pytest.importorskip(module, exc_type=ImportError)
     assert [name for name in names if not hasattr(source, name)] == []

@@ -36,7 +36,7 @@ def _create(memories: Memories, content: str, **given: object) -> str:
     return made.id
 
 
-def test_get_returns_the_version_of_that_time(memories: Memories, clock: Clock) -> None:
+def test_get_returns_the_version_at_that_time(memories: Memories, clock: Clock) -> None:
     one = _create(memories, "Deploys happen on Tuesdays", tags={"type": "fact"})
     clock.now = T0 + 2 * DAY
     memories.update(one, "Deploys happen on Fridays", tags={"type": "decision"})
@@ -52,7 +52,9 @@ def test_get_returns_the_version_of_that_time(memories: Memories, clock: Clock) 
     assert memories.get(one, as_of="2026-05-02").version == 1
 
 
-def test_reads_of_the_past_count_no_access_and_show_none(memories: Memories, clock: Clock) -> None:
+def test_reads_of_the_past_neither_count_nor_show_accesses(
+    memories: Memories, clock: Clock
+) -> None:
     one = _create(memories, "Deploys happen on Tuesdays")
     memories.get(one)
     memories.flush_accesses()
@@ -110,7 +112,7 @@ def test_a_forgotten_memory_is_gone_from_the_past(memories: Memories, clock: Clo
     assert [each for each in memories.namespaces(as_of=T0) if each.memory_count] == []
 
 
-def test_a_search_of_the_past_has_past_confidence(memories: Memories, clock: Clock) -> None:
+def test_a_search_of_the_past_shows_past_confidence(memories: Memories, clock: Clock) -> None:
     _create(memories, "Deploys happen on Tuesdays", decay="contextual")
     clock.now = T0 + 10 * DAY
     sure = [
@@ -179,7 +181,9 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_an_edit_at_acceptance_is_current_from_then_on(memories: Memories, clock: Clock) -> None:
+def test_an_edit_at_acceptance_is_current_from_the_acceptance(
+    memories: Memories, clock: Clock
+) -> None:
     one = _create(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")
@@ -215,7 +219,7 @@ def test_tags_and_namespaces_are_counted_as_of_a_time(memories: Memories, clock:
     assert memories.namespaces(as_of=T0 - DAY) == ()
 
 
-def test_past_conversations_have_the_turns_of_that_time(memories: Memories) -> None:
+def test_past_conversations_have_the_turns_at_that_time(memories: Memories) -> None:
     said = [TurnDraft(f"said on day {day}", created_at=T0 + day * DAY) for day in (0, 1, 20)]
     memories.add_turns("talk", said)
     memories.add_turns("later", [TurnDraft("much later", created_at=T0 + 20 * DAY)])

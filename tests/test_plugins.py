@@ -121,7 +121,7 @@ def hook(tmp_path: Path) -> Run:
 @pytest.mark.parametrize(
     "event", ["session-start", "user-prompt", "stop", "pre-compact", "session-end"]
 )
-def test_without_the_command_a_hook_only_gives_a_hint_once(
+def test_without_the_command_a_hook_only_shows_one_hint(
     event: str, hook: Run, tmp_path: Path
 ) -> None:
     data = {"CLAUDE_PLUGIN_DATA": str(tmp_path / "data")}
@@ -173,7 +173,7 @@ def test_a_hook_runs_the_command(
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, expected, "")
 
 
-def test_a_failing_command_does_not_fail_the_hook(hook: Run) -> None:
+def test_a_failing_command_does_not_make_the_hook_fail(hook: Run) -> None:
     done = hook("user-prompt", memory="cat >/dev/null; echo no such command >&2; exit 2")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -92,7 +92,7 @@ def test_every_action_is_pinned_and_every_workflow_may_only_read(file: Path) -> 
                 assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"])
 
 
-def test_the_tests_run_on_every_promised_system_and_python() -> None:
+def test_the_tests_run_on_every_supported_system_and_python() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
     matrix = jobs["install"]["strategy"]["matrix"]
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
@@ -118,7 +118,7 @@ def test_a_release_requires_the_name_of_the_owner(owner: str, code: int, tmp_pat
     assert done.returncode == code
 
 
-def test_only_the_job_that_publishes_on_pypi_may_request_an_identity() -> None:
+def test_only_the_job_that_publishes_to_pypi_may_request_an_identity_token() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     trusted = {name for name, job in jobs.items() if "id-token" in job.get("permissions", {})}
     assert trusted == {"attest", "pypi"}

@@ -98,7 +98,9 @@ def contents(found: object) -> list[str]:
 # --- verbs
 
 
-def test_create_get_update_delete_restore_forget(memories: Memories, clock: Clock) -> None:
+def test_a_memory_can_be_created_updated_deleted_restored_and_forgotten(
+    memories: Memories, clock: Clock
+) -> None:
     made = memories.create(
         "The port is 8080", tags={"project": "shop"}, decay="contextual", confidence=0.8
     )
@@ -166,7 +168,7 @@ def test_a_search_counts_reads_and_does_not_reinforce(memories: Memories, clock:
     assert (found.access_count, found.confidence, found.last_reinforced_at) == (1, 0.9, None)
 
 
-def test_tags_and_status_count(memories: Memories) -> None:
+def test_tags_and_status_return_counts(memories: Memories) -> None:
     add(memories, "one", tags={"project": "a"})
     add(memories, "two", tags={"project": "b", "type": "fact"})
     memories.delete(add(memories, "three", tags={"project": "b"}).id)
@@ -235,7 +237,7 @@ def test_create_many_keeps_the_order(memories: Memories) -> None:
     assert memories.status().memory_count == 600
 
 
-def test_create_many_checks_all_drafts_before_it_writes(memories: Memories) -> None:
+def test_create_many_validates_all_drafts_before_writing(memories: Memories) -> None:
     for bad in (
         Draft(""),
         Draft("c", tags={"": "x"}),
@@ -248,7 +250,7 @@ def test_create_many_checks_all_drafts_before_it_writes(memories: Memories) -> N
     assert memories.status().memory_count == 0
 
 
-def test_create_many_recognises_repetitions_among_its_drafts(memories: Memories) -> None:
+def test_create_many_recognizes_repetitions_among_its_drafts(memories: Memories) -> None:
     made = memories.create_many(["The sky is blue", "the sky is blue.", "The sky is green today"])
     assert [created.stored for created in made] == [True, False, True]
     assert made[1].memory is not None
@@ -316,7 +318,7 @@ def test_the_past_can_be_searched_and_listed(memories: Memories, clock: Clock) -
     assert memories.get(memory.id).superseded_by == newer.id
 
 
-def test_past_confidence_is_that_of_the_past_time(memories: Memories, clock: Clock) -> None:
+def test_past_confidence_is_computed_at_the_past_time(memories: Memories, clock: Clock) -> None:
     add(memories, "apples", decay="contextual")
     clock.move(90 * DAY)
     assert memories.search("apples") == ()
@@ -399,7 +401,7 @@ def test_keyword_only_mode_needs_no_model(tmp_path: Path) -> None:
         )
 
 
-def test_two_models_are_never_compared(tmp_path: Path) -> None:
+def test_vectors_of_two_models_are_never_compared(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/m.db"
     with Memories(url, embedder="fake") as memories:
         memory = add(memories, "Deploys happen")
@@ -428,7 +430,7 @@ def test_explain_says_why_a_candidate_was_dropped(memories: Memories, clock: Clo
     assert explanation.terms == ("apples",)
 
 
-def test_a_hit_has_its_memory_and_no_turn(memories: Memories, clock: Clock) -> None:
+def test_a_hit_has_a_memory_and_no_turn(memories: Memories, clock: Clock) -> None:
     memory = add(memories, "apples are red", tags={"agent": "claude", "conversation_id": "standup"})
     clock.move()
     changed = memories.update(memory.id, "apples are green")
@@ -457,7 +459,7 @@ def test_faded_memories_do_not_hide_current_ones(memories: Memories, clock: Cloc
 # --- the object
 
 
-def test_namespaces_do_not_see_each_other(tmp_path: Path) -> None:
+def test_namespaces_are_isolated_from_each_other(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/m.db"
     with (
         Memories(url, embedder="fake", namespace="alice") as alice,
@@ -591,7 +593,7 @@ def test_long_texts_are_not_compared_word_by_word(
     assert judged == []
 
 
-def test_removing_a_tag_takes_its_whole_name(memories: Memories) -> None:
+def test_a_tag_is_removed_only_by_its_full_name(memories: Memories) -> None:
     memory = add(memories, "apples", tags={"project": "shop", "pro": "yes"})
     assert memories.update(memory.id, remove_tags="project").tags == {"pro": "yes"}
 

@@ -333,7 +333,7 @@ def test_a_write_to_a_memory_of_another_namespace_names_that_namespace(
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_memory_deleted_in_your_namespace_is_read_but_not_written_in_the_other(
+def test_a_memory_deleted_in_your_namespace_can_be_read_in_the_other_but_not_written(
     shared_store: Same, copy_store: Callable[[], str]
 ) -> None:
     with open_as(copy_store(), "bob") as bob:

@@ -13,7 +13,7 @@ from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from memories.stores.wrapper import BufferedStore  # noqa: E402
 
 
-def test_records_wait_until_a_read_or_until_there_are_too_many(
+def test_records_are_buffered_until_a_read_or_until_the_buffer_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wrapper, "MAX_BUFFERED", 2)

@@ -173,7 +173,7 @@ def test_other_parts_of_a_url_are_refused(url: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-def test_no_two_parts_share_a_collection() -> None:
+def test_every_part_has_its_own_collection() -> None:
     driver: Any = ChromaStore("chroma://host:9000/own", SPACE)._driver
     first = Partition(Kind.VECTORS, MEMORY, "a\0b", "c")
     names = {
@@ -219,7 +219,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_stopped_server_has_the_specified_error(host: str) -> None:
+def test_a_stopped_server_causes_the_specified_error(host: str) -> None:
     port = free_port()
     store = ChromaStore(f"chroma://:s3cret@{host}:{port}", SPACE)
     sentence = f"Cannot connect to ChromaDB at {host}:{port}. Is Docker running?"
@@ -323,7 +323,9 @@ def test_a_collection_of_another_program_is_not_touched(server: ChromaServer) ->
 
 
 @pytest.mark.slow
-def test_a_text_of_very_many_different_words_is_found_by_each_word(open_store: OpenStore) -> None:
+def test_a_text_with_very_many_different_words_is_found_by_each_of_them(
+    open_store: OpenStore,
+) -> None:
     """A list of more than 5,461 words would permanently break the server's collection."""
     store = open_store(SPACE)
     text = " ".join(f"w{number}" for number in range(30_000))

@@ -477,7 +477,7 @@ def test_a_change_of_space_that_dies_between_two_requests_can_be_repeated(
 
 @pytest.mark.parametrize("in_transaction", [False, True])
 @pytest.mark.parametrize("same_key", [False, True])
-def test_two_machines_that_write_one_place_or_key_concurrently_conflict(
+def test_two_machines_that_write_the_same_position_or_key_concurrently_conflict(
     server: Server, open_store: OpenStore, in_transaction: bool, same_key: bool
 ) -> None:
     """The other machine writes after the check that the place is free, just before the record is
@@ -608,7 +608,7 @@ def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "pear"]
 
 
-def test_a_torn_file_of_pending_writes_restarts_the_minute(tmp_path: Path) -> None:
+def test_a_damaged_file_of_pending_writes_restarts_the_minute(tmp_path: Path) -> None:
     pending = Point(
         "1/m", {"ended": PENDING, "body": '{"writer": "w"}', "pending.since": int(time.time())}
     )
@@ -621,7 +621,7 @@ def test_a_torn_file_of_pending_writes_restarts_the_minute(tmp_path: Path) -> No
         remote_changes.WriterLock("here", tmp_path / "x.seen" / "y").has_died(pending)
 
 
-def test_a_writer_taken_for_dead_before_its_last_step_changes_nothing(
+def test_a_writer_presumed_dead_before_its_last_step_changes_nothing(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction whose new version is gone doesn't end the old version."""
@@ -661,7 +661,7 @@ def test_log_entries_of_two_machines_form_one_chain(server: Server, open_store: 
     assert (found.entries, found.problem, found.forks, found.unlogged) == (6, None, (), 0)
 
 
-def test_a_write_that_another_machine_made_fail_is_logged_as_undone(
+def test_a_write_that_another_machine_caused_to_fail_is_logged_as_undone(
     server: Server, open_store: OpenStore
 ) -> None:
     mine, theirs = open_memories(open_store(SPACE)), open_memories(open_store.elsewhere(SPACE))  # type: ignore[attr-defined]
@@ -703,7 +703,7 @@ def test_stored_records_are_in_the_log_whenever_the_writer_dies(
     assert check(again).problem is None
 
 
-def test_a_label_remains_if_one_machine_writes_it_while_another_removes_it(
+def test_a_label_is_kept_if_one_machine_writes_it_while_another_removes_it(
     server: Server, open_store: OpenStore
 ) -> None:
     """The writer found the label and didn't add it; then the last record with it is removed."""
@@ -721,7 +721,7 @@ def test_a_label_remains_if_one_machine_writes_it_while_another_removes_it(
     assert here.values(MEMORY, ["ann"], "a") == ["1"]
 
 
-def test_a_label_remains_if_it_is_written_while_it_seems_unused(
+def test_a_label_is_kept_if_it_is_written_while_it_seems_unused(
     server: Server, open_store: OpenStore
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -766,7 +766,7 @@ def test_a_write_that_loses_its_server_reports_that_it_may_be_stored(
     assert store.count(pool()) == (1 if in_transaction else 2)
 
 
-def test_removing_names_the_places_that_may_still_hold_the_bytes(open_store: OpenStore) -> None:
+def test_a_removal_names_the_places_that_may_still_hold_the_bytes(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     store.append([record("m")])
     assert store.remove([Ref(MEMORY, "ann", "m", 1)]) == ("the files of memory://here",)
@@ -828,7 +828,7 @@ def test_a_search_reads_few_more_records_than_it_returns(
     assert len(asked) <= 8
 
 
-def test_a_large_pool_of_turns_gives_the_best_with_their_neighbours(
+def test_a_search_of_many_turns_returns_the_best_with_their_neighbours(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_search, "SMALL", 50)
@@ -859,7 +859,7 @@ def test_a_large_pool_of_turns_gives_the_best_with_their_neighbours(
     assert len(refs_of(matching(store, "w47", turns(group="talk", until=at(9))))) == 10
 
 
-def test_better_matches_that_ended_do_not_crowd_out_live_ones(open_store: OpenStore) -> None:
+def test_better_ended_matches_do_not_crowd_out_live_ones(open_store: OpenStore) -> None:
     store = open_store(SPACE)
     ended: dict[str, Any] = {"ended_at": at(9), "ended_by": "update"}
     store.append([record("m", number, text="red green blue", **ended) for number in range(900)])
@@ -1104,7 +1104,7 @@ def test_threads_that_end_leave_no_connection_behind(client: StoreClient) -> Non
     assert descriptors() <= before + 2
 
 
-def test_many_threads_can_ask_concurrently(client: StoreClient) -> None:
+def test_many_threads_can_send_requests_concurrently(client: StoreClient) -> None:
     wrong: list[BaseException] = []
 
     def ask() -> None:
@@ -1255,7 +1255,7 @@ def test_a_write_whose_server_stops_before_the_retry_may_be_stored() -> None:
         ("ssl=1&tls=1", True),
     ],
 )
-def test_the_query_of_a_url_selects_tls(query: str, tls: bool | None) -> None:
+def test_a_url_parameter_selects_tls(query: str, tls: bool | None) -> None:
     assert parse_tls(query, "Product") is tls
 
 

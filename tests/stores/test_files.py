@@ -229,7 +229,7 @@ def test_turns_are_in_a_separate_file(store: FilesStore, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "turn", "fact", "", None])
-def test_any_value_of_the_tag_type_is_kept(store: FilesStore, kind: str | None) -> None:
+def test_any_value_of_the_type_tag_is_kept(store: FilesStore, kind: str | None) -> None:
     labels = {"a": "b"} if kind is None else {"a": "b", "type": kind}
     for collection in (MEMORY, HISTORY):
         store.append([record("m", collection=collection, labels=labels)])
@@ -348,7 +348,7 @@ def test_a_read_only_folder_is_read_and_not_changed(
     assert [part.name for part in folder.iterdir()] == ["ann.jsonl"]
 
 
-def test_changed_permissions_of_a_file_stay(store: FilesStore, folder: Path) -> None:
+def test_changed_permissions_of_a_file_are_kept(store: FilesStore, folder: Path) -> None:
     store.append([record("m")])
     (folder / "ann.jsonl").chmod(0o640)
     store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(9), "delete", {})])
@@ -448,7 +448,7 @@ BROKEN: dict[str, bytes] = {
 
 @pytest.mark.parametrize("grown", [False, True])
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_damaged_file_causes_a_warning_reads_as_empty_and_is_not_changed(
+def test_a_damaged_file_causes_a_warning_and_reads_as_empty_without_change(
     store: FilesStore, folder: Path, caplog: pytest.LogCaptureFixture, what: str, grown: bool
 ) -> None:
     file = write_file(folder, foreign_line(7), foreign_line(8))
@@ -608,7 +608,7 @@ def test_a_truncated_last_line_is_ignored_and_removed_by_the_next_write(
     assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m4"]
 
 
-def test_a_complete_last_line_without_a_newline_counts(store: FilesStore, folder: Path) -> None:
+def test_a_complete_last_line_without_a_newline_is_read(store: FilesStore, folder: Path) -> None:
     """Editors and some programs leave it out."""
     file = write_file(folder, foreign_line(1), foreign_line(2))
     file.write_bytes(file.read_bytes()[:-1])
@@ -617,7 +617,7 @@ def test_a_complete_last_line_without_a_newline_counts(store: FilesStore, folder
     assert [line["id"] for line in lines(folder)] == ["m1", "m2", "m3"]
 
 
-def test_empty_lines_and_windows_line_ends_are_accepted(store: FilesStore, folder: Path) -> None:
+def test_empty_lines_and_windows_line_endings_are_accepted(store: FilesStore, folder: Path) -> None:
     write_file(folder, json.dumps(foreign_line(1)) + "\r", "", "  ", foreign_line(2))
     assert store.count(pool()) == 2
 
@@ -625,7 +625,7 @@ def test_empty_lines_and_windows_line_ends_are_accepted(store: FilesStore, folde
 # --- other programs
 
 
-def test_lines_of_another_program_are_read_at_once(store: FilesStore, folder: Path) -> None:
+def test_lines_of_another_program_are_read_immediately(store: FilesStore, folder: Path) -> None:
     file = write_file(folder, foreign_line(1))
     assert store.count(pool()) == 1
     with file.open("a") as opened:
@@ -836,7 +836,9 @@ def test_a_removed_record_leaves_no_byte(store: FilesStore, folder: Path) -> Non
     assert store.info(pool()).without_vector_count == 0
 
 
-def test_the_next_removal_finishes_an_interrupted_one(run_python: RunPython, folder: Path) -> None:
+def test_the_next_removal_finishes_an_interrupted_removal(
+    run_python: RunPython, folder: Path
+) -> None:
     script = """
 import shutil
 def prepare():
@@ -917,7 +919,7 @@ crashing(prepare, lambda: change(FilesStore(folder, SPACE), "second"), check)
     assert int(run_python(STORE + script, folder).stdout) > 8
 
 
-def test_a_crash_at_any_step_of_an_append_loses_nothing_that_was_there(
+def test_a_crash_at_any_step_of_an_append_loses_no_earlier_record(
     run_python: RunPython, folder: Path
 ) -> None:
     script = """
@@ -947,7 +949,7 @@ crashing(prepare, lambda: FilesStore(folder, SPACE).append([note("m0")]), check)
     assert int(second) > 12
 
 
-def test_writes_acknowledged_before_a_kill_are_there(
+def test_writes_acknowledged_before_a_kill_are_kept(
     folder: Path, clean_environment: Mapping[str, str]
 ) -> None:
     script = (
@@ -1058,7 +1060,7 @@ def test_a_writer_that_waits_too_long_for_the_lock_gets_a_busy_error(
     store.append([record("n")])
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(run_python: RunPython, folder: Path) -> None:
+def test_a_full_disk_leaves_the_file_unchanged(run_python: RunPython, folder: Path) -> None:
     script = """
 import resource
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -1083,7 +1085,7 @@ assert not list((folder / ".memories").glob("*.new"))
 
 
 @pytest.mark.parametrize("full", ["ann.jsonl", "bob.jsonl", "journal"])
-def test_a_disk_that_is_full_at_any_file_leaves_all_files_as_they_were(
+def test_a_disk_that_fills_up_at_any_file_leaves_all_files_unchanged(
     store: FilesStore, folder: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
     store.append([record("m"), record("m", namespace="bob")])
@@ -1238,7 +1240,7 @@ def create(content: str, **values: Any) -> Callable[[Memories], str]:
     return act
 
 
-def test_the_later_of_two_branches_updates_is_and_stays_current(tmp_path: Path) -> None:
+def test_the_later_update_of_two_branches_becomes_current_and_stays_so(tmp_path: Path) -> None:
     sides = Branches(tmp_path, create("We ship on Friday"))
     sides.write(sides.theirs, lambda memories: memories.update(sides.made, "We ship on Thursday"))
     sides.write(sides.mine, lambda memories: memories.update(sides.made, "We ship on Monday"))
@@ -1297,7 +1299,7 @@ def test_a_memory_deleted_in_one_branch_and_updated_in_the_other_is_current(tmp_
         assert sides.current(folder) == ["We ship on Monday"]
 
 
-def test_a_memory_forgotten_in_one_branch_does_not_return_with_the_other(
+def test_a_memory_forgotten_in_one_branch_does_not_return_from_the_other(
     tmp_path: Path,
 ) -> None:
     sides = Branches(
@@ -1364,7 +1366,9 @@ def test_a_conflict_is_resolved_by_removing_its_markers(
     assert sides.current(sides.mine) == ["We ship on Wednesday"]
 
 
-def test_the_merged_logs_of_two_branches_are_a_fork_and_not_damage(tmp_path: Path) -> None:
+def test_merged_logs_of_two_branches_are_reported_as_a_fork_and_not_as_damage(
+    tmp_path: Path,
+) -> None:
     def check(memories: Memories) -> LogCheck:
         [found] = memories.verify_log()
         return found
@@ -1404,7 +1408,7 @@ def test_turns_of_two_branches_are_merged_in_order_of_time(tmp_path: Path) -> No
         assert more.index == 6
 
 
-def test_lines_mean_the_same_in_any_order(store: FilesStore, folder: Path) -> None:
+def test_lines_have_the_same_meaning_in_any_order(store: FilesStore, folder: Path) -> None:
     """This includes lines of changed, ended, restored and removed records."""
     store.append([record("a", key="k"), record("b"), record("c", text="zanzibar"), record("b", 2)])
     ref = Ref(MEMORY, "ann", "a", 1)

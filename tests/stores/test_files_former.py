@@ -20,14 +20,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-def test_the_lines_of_the_first_format_are_found_by_words(folder: Path) -> None:
+def test_lines_in_the_first_format_are_found_by_words(folder: Path) -> None:
     with Memories(f"files:///{folder}", embedder="fake") as memories:
         assert len(memories.list().memories) == memories.status().without_vector_count == 3
         [tea, *_] = memories.search("Dora likes tea")
         assert tea.memory.content == "Dora likes tea"
 
 
-def test_forgetting_erases_vectors_of_the_first_format(folder: Path) -> None:
+def test_forgetting_erases_vectors_in_the_first_format(folder: Path) -> None:
     assert list((folder / ".memories").glob("*.vectors"))
     with Memories(f"files:///{folder}", embedder="fake") as memories:
         memories.forget(memories.list().memories[0].id)

@@ -270,7 +270,7 @@ def test_the_folder_can_be_moved_elsewhere(
     assert content(stores.open_store(f"files:///{tmp_path / 'elsewhere'}", SPACE), "ann") == before
 
 
-def test_the_library_works_the_same_during_a_move(folder: Path) -> None:
+def test_the_library_works_as_usual_during_a_move(folder: Path) -> None:
     clock = iter(at(number) for number in range(10_000))
     with Memories(
         f"files:///{folder}",
@@ -421,7 +421,7 @@ def test_readers_see_all_records_during_a_move(
     assert set(counts) == {6}
 
 
-def test_a_reader_whose_files_move_between_two_looks_reads_again(
+def test_a_reader_whose_files_move_during_a_read_reads_again(
     open_with: OpenWith, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, reader = open_with(5), open_with(None)
@@ -484,7 +484,7 @@ crashing(prepare, change, check)
     assert int(run_python(TIERED + script, folder).stdout) > 10
 
 
-def test_without_access_to_the_larger_store_the_files_stay_in_use(
+def test_without_access_to_the_larger_store_the_files_remain_in_use(
     open_with: OpenWith, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -658,7 +658,7 @@ def test_lines_added_after_the_move_cause_a_warning(
     assert (folder / "ann.jsonl").exists()
 
 
-def test_removing_after_the_move_names_the_kept_files(open_with: OpenWith, folder: Path) -> None:
+def test_a_removal_after_the_move_names_the_kept_files(open_with: OpenWith, folder: Path) -> None:
     store = open_with(3)
     before = fill(store)
     kept = [str(folder / f"ann{part}.jsonl.before-move") for part in ("", ".turns")]
@@ -782,7 +782,7 @@ def test_a_damaged_note_of_an_interrupted_move_is_reported(
         store.remove([Ref(MEMORY, "ann", "a", 1)])
 
 
-def test_other_writers_to_the_copy_are_noticed(
+def test_writes_of_others_to_the_copy_are_noticed(
     open_with: OpenWith,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -141,7 +141,7 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("method", ["read", "vectors", "touch", "remove"])
 @pytest.mark.parametrize("kind", [Candidate, Finding, Patch, Record])
-def test_a_token_reaches_no_other_namespace_through_a_disguised_list(
+def test_a_disguised_list_gives_a_token_no_access_to_other_namespaces(
     live: Live, tmp_path: Path, method: str, kind: Any
 ) -> None:
     """A store only iterates over its argument, so any tuple can pass for a list of addresses."""
@@ -172,7 +172,7 @@ def test_a_token_without_shared_gets_advice(live: Live, tmp_path: Path) -> None:
         mine.count(pool("ann", "shared"))
 
 
-def test_doctor_examines_what_a_limited_token_may_read(live: Live, tmp_path: Path) -> None:
+def test_doctor_examines_only_what_a_limited_token_may_read(live: Live, tmp_path: Path) -> None:
     client(live).append([record("m"), record("n"), record("m", namespace="bob")])
     environment = {
         "MEMORY_HOME": str(tmp_path / "mine"),
@@ -198,7 +198,7 @@ def test_a_transaction_of_another_token_is_unknown(live: Live, tmp_path: Path) -
     assert everything(mine, pool("ann")) == []
 
 
-def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_dies_leaves_no_lock(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "IDLE_SECONDS", 0.3)
     dead, alive = client(live), client(live)
     dead._local.transaction = dead._ask("begin")
@@ -209,7 +209,7 @@ def test_a_client_that_dies_holds_no_lock(live: Live, monkeypatch: pytest.Monkey
         dead._ask("commit")
 
 
-def test_a_request_that_arrives_twice_is_done_once(
+def test_a_request_that_arrives_twice_is_executed_once(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.stores.http.os.urandom", lambda size: b"x" * size)
@@ -355,7 +355,7 @@ def _record(ref: Any = _REF, text: Any = "text", **others: Any) -> Any:
         ("nothing", [], {}, "the store has no such method"),
     ],
 )
-def test_a_malformed_request_gets_one_sentence(
+def test_a_malformed_request_gets_a_one_sentence_error(
     shared: Live, method: str, arguments: Any, named: Any, said: str
 ) -> None:
     shape = {
@@ -382,7 +382,7 @@ def test_a_malformed_request_gets_one_sentence(
         (b'{"call": "x", "arguments": [{"No": 1}], "named": {"map": []}}', "not a valid No"),
     ],
 )
-def test_a_body_that_is_not_a_request_gets_one_sentence(
+def test_a_body_that_is_not_a_request_gets_a_one_sentence_error(
     shared: Live, body: bytes, said: str
 ) -> None:
     head = shared.head(
@@ -517,7 +517,7 @@ def test_a_commit_whose_server_is_gone_is_in_doubt(
     "value",
     [None, "<html>", [], {}, {"ok": True}, {"value": {"new": 1}}, {"value": 1, "damaged": 2}],
 )
-def test_a_response_of_another_program_is_an_error_of_the_store(
+def test_a_response_from_another_program_is_a_store_error(
     live: Live, monkeypatch: pytest.MonkeyPatch, value: Any
 ) -> None:
     monkeypatch.setattr(JsonClient, "_send", lambda *_: ServerResponse(200, value))

@@ -416,9 +416,7 @@ def test_an_emptied_server_is_not_replaced_by_an_empty_store(
         assert memories.create("Tea is served cold").stored
 
 
-def test_a_store_that_is_lost_while_it_is_open_does_not_empty_the_scratchpad(
-    server: ApiServer, home: Path
-) -> None:
+def test_losing_an_open_store_does_not_empty_the_scratchpad(server: ApiServer, home: Path) -> None:
     with Memories(server.url, embedder="none") as memories:
         memories.create("Tea is served hot")
         memories.scratchpad()
@@ -539,7 +537,7 @@ def test_an_existing_point_is_never_overwritten(driver: QdrantDriver) -> None:
     }
 
 
-def test_one_of_many_concurrent_writers_of_a_position_wins(server: ApiServer) -> None:
+def test_exactly_one_of_many_concurrent_writers_of_a_position_succeeds(server: ApiServer) -> None:
     stores = [QdrantStore(f"{server.url}/team", SPACE) for _ in range(6)]
     drivers = [store._driver for store in stores]
     drivers[0].set_missing_state({"schema": "1"})
@@ -737,7 +735,7 @@ def test_words_are_found_by_token_phrase_and_prefix(driver: QdrantDriver) -> Non
 
 
 @pytest.mark.parametrize("few", [0, 1_000])
-def test_a_search_finds_the_nearest_of_its_part(
+def test_a_search_finds_the_nearest_points_of_its_part(
     driver: QdrantDriver, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_MAX_COMPARED", few)
@@ -813,7 +811,7 @@ def test_the_key_is_sent_and_never_shown(
         ("qdrant://:k@db?ssl=no", "", False),
     ],
 )
-def test_a_key_is_sent_to_other_machines_over_tls(
+def test_a_key_is_sent_to_other_machines_only_over_tls(
     url: str, key: str, tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QDRANT_API_KEY", key)
@@ -921,7 +919,7 @@ def test_a_dead_connection_is_reopened_and_nothing_is_done_twice(server: ApiServ
     assert store.count(pool()) == 2
 
 
-def test_a_write_whose_answer_is_lost_may_be_stored(server: ApiServer) -> None:
+def test_a_write_whose_response_is_lost_may_be_stored(server: ApiServer) -> None:
     driver = QdrantDriver(RestTransport("127.0.0.1", server.port), "memories")
     driver.add(RECORDS, [point("a", ended=1)])
     for write in (
@@ -976,7 +974,7 @@ mine = Filter(Collection.MEMORY, ("ann",))
 """
 
 
-def test_the_wait_for_a_folder_of_another_process_is_bounded(
+def test_waiting_for_a_folder_used_by_another_process_is_bounded(
     folder: Path, run_python: RunPython
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
@@ -1068,7 +1066,7 @@ def test_reading_creates_no_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("dies_at", range(6))
-def test_a_started_write_of_a_killed_process_is_completed(
+def test_an_unfinished_write_of_a_killed_process_is_completed(
     folder: Path, run_python: RunPython, dies_at: int
 ) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)

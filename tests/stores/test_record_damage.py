@@ -82,14 +82,14 @@ def labels(count: int) -> dict[str, str]:
         (TURN, {"fields": {"title": "t" * 256}}, {"fields": {"title": "t" * 257}}),
     ],
 )
-def test_each_part_of_a_record_is_sound_up_to_its_limit(
+def test_each_part_of_a_record_is_valid_up_to_its_limit(
     record: Record, sound: dict[str, Any], wrong: dict[str, Any]
 ) -> None:
     assert find_problem(record._replace(**sound)) is None
     assert find_problem(record._replace(**wrong)) is not None
 
 
-def test_imported_turns_keep_the_limits_of_turns_written_here() -> None:
+def test_imported_turns_have_the_same_limits_as_local_turns() -> None:
     long = TURN._replace(text="x" * MAX_TURN_CHARACTERS)
     assert find_import_problem(long) is None
     assert "a turn has at most" in str(find_import_problem(long._replace(text=f"{long.text}x")))

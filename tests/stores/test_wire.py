@@ -29,7 +29,7 @@ ARGUMENTS: list[tuple[Any, set[str]]] = [
 
 
 @pytest.mark.parametrize(("argument", "_namespaces"), ARGUMENTS)
-def test_an_argument_is_decoded_unchanged(argument: Any, _namespaces: set[str]) -> None:
+def test_an_encoded_argument_is_decoded_unchanged(argument: Any, _namespaces: set[str]) -> None:
     assert from_wire(to_wire(argument)) == argument
 
 

@@ -68,7 +68,7 @@ def seed(figures: dict[str, Any]) -> str:
 
 @pytest.mark.torture
 @pytest.mark.thorough
-def test_many_writers_lose_nothing_and_none_gives_up(campaign: Campaign, size: Size) -> None:
+def test_many_writers_lose_nothing_and_no_writer_gives_up(campaign: Campaign, size: Size) -> None:
     writes = size(10, 1000)
     told = campaign("writers.py", 32, writes)
     assert (told["lost"], told["doubled"], told["unknown"], told["busy"]) == (0, 0, 0, 0)

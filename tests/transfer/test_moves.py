@@ -57,7 +57,7 @@ def fill(memories: Memories) -> list[str]:
     return [first.id, gone, waiting, reinforced]
 
 
-def test_moved_memories_are_whole_there_and_gone_here_until_they_are_moved_back(url: str) -> None:
+def test_moved_memories_are_complete_in_the_target_and_gone_from_the_source(url: str) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         ids = fill(bob)
         stays = bob.create("The port is 5433").id

@@ -487,7 +487,7 @@ def test_a_foreign_file_with_another_version_of_our_memory_is_a_conflict(opened:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_taken_key_is_a_conflict_of_that_memory_alone(opened: Open, dry_run: bool) -> None:
+def test_a_taken_key_is_a_conflict_of_that_memory_only(opened: Open, dry_run: bool) -> None:
     store = opened()
     store.append([record(IDS[7], key="k")])
     lines = [
@@ -783,7 +783,7 @@ def test_a_changed_export_is_refused(
         importing.check((line.encode() for line in lines), namespaces=None)
 
 
-def test_line_ends_of_another_system_are_accepted(full: SQLiteStore, opened: Open) -> None:
+def test_line_endings_of_another_system_are_accepted(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full)
     result = import_lines(
         opened("two"),
@@ -1004,7 +1004,7 @@ def test_a_target_that_another_program_writes_to_is_refused(
     assert Ref(MEMORY, "ann", IDS[7], 1) in content(rival)
 
 
-def test_a_key_that_moves_during_a_migration_is_not_a_conflict(opened: Open) -> None:
+def test_a_key_that_moves_during_a_migration_does_not_conflict(opened: Open) -> None:
     source, copy, rival = opened(), opened("two"), opened()
     source.append([record(IDS[0], ended_at=at(5), ended_by="delete"), record(IDS[1], key="k")])
 
@@ -1040,7 +1040,7 @@ LOSSES: dict[str, Callable[[Record], Record]] = {
         ),
     ],
 )
-def test_a_copy_that_differs_is_never_verified(
+def test_a_copy_that_differs_never_passes_verification(
     full: SQLiteStore, opened: Open, loss: Callable[[Record], Record], seldom: bool
 ) -> None:
     """The loss occurs in writes, or in the final reads, and no patch repairs it."""
@@ -1065,7 +1065,7 @@ def test_a_copy_that_differs_is_never_verified(
     assert content(full) == before
 
 
-def test_writers_wait_only_for_the_end_of_a_migration(
+def test_writers_wait_only_at_the_end_of_a_migration(
     full: SQLiteStore, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
@@ -1235,7 +1235,7 @@ def test_an_empty_store_reports_a_missing_model(opened: Open) -> None:
         reembed(opened(), Absent(), progress=quiet)
 
 
-def test_reembedding_with_the_same_embedder_makes_missing_vectors(opened: Open) -> None:
+def test_reembedding_with_the_same_embedder_creates_missing_vectors(opened: Open) -> None:
     plain = opened("one", None)
     plain.append([record(IDS[0], text="apple", vectors=None), turn(1, vectors=None)])
     assert reembed(plain, FakeEmbedder(), progress=quiet)[:2] == (2, None)

@@ -257,7 +257,7 @@ for number in range(100_000):
 """
 
 
-def test_a_killed_reader_loses_and_duplicates_no_count(
+def test_a_killed_reader_neither_loses_nor_duplicates_counts(
     memories: Memories, clean_environment: Mapping[str, str], home: Path
 ) -> None:
     one, told, rounds = create_memory(memories), 0, 8
@@ -332,7 +332,7 @@ def test_access_counts_include_waiting_reads_of_all_processes(
     assert ours.of([one, other]) == theirs.of([one, other]) == [0, 1]
 
 
-def test_reads_that_cannot_be_noted_are_left_out(tmp_path: Path) -> None:
+def test_reads_that_cannot_be_recorded_are_not_counted(tmp_path: Path) -> None:
     ref = Ref(Collection.MEMORY, "shared", "m", 1)
     (tmp_path / "file").touch()
     waiting = Accesses(tmp_path / "file", "store")

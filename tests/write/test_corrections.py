@@ -74,7 +74,7 @@ def test_a_corrected_memory_follows_its_correction(memories: Memories, turned: b
     assert older not in search_ids(memories, include_corrected=False)
 
 
-def test_an_additional_purpose_corrects_nothing() -> None:
+def test_another_purpose_is_not_a_correction() -> None:
     pairs = [
         ("We use red bricks for walls.", "We use red bricks for towers."),
         ("We use the staging database for demos.", "We use the staging database for tests."),
@@ -83,7 +83,7 @@ def test_an_additional_purpose_corrects_nothing() -> None:
     assert [pair for pair in pairs if is_correction(*reversed(pair), 0.9, threshold=0.5)] == []
 
 
-def test_the_end_of_a_chain_is_corrected(memories: Memories) -> None:
+def test_a_new_text_corrects_the_end_of_a_chain(memories: Memories) -> None:
     first, second = (memories.create(text, force=True).id for text in (OLD, NEW))
     newest = memories.create(NEWEST)
     assert newest.corrects == second
@@ -91,7 +91,7 @@ def test_the_end_of_a_chain_is_corrected(memories: Memories) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [[NEW], [NEW, NEWEST]])
-def test_a_text_corrects_what_others_stored_while_it_waited(
+def test_a_text_corrects_memories_stored_while_it_waited(
     memories: Memories, meanwhile: list[str]
 ) -> None:
     [batch] = memories.prepare([Draft(OLD)])
@@ -157,7 +157,7 @@ def test_a_shorter_text_corrects_nothing() -> None:
         ("Tests use pytest", "Tests use nose instead of pytest", True),
     ],
 )
-def test_a_text_with_a_detail_that_the_newer_one_lacks_is_not_corrected(
+def test_a_newer_text_without_a_detail_of_the_older_one_does_not_correct_it(
     older: str, newer: str, is_link: bool
 ) -> None:
     assert is_correction(newer, older, 0.8, threshold=0.8) is is_link
@@ -247,7 +247,7 @@ def test_a_reworded_correction_stays_linked(memories: Memories) -> None:
         ("There are 5 workers", "There are 6 workers", True),
     ],
 )
-def test_one_thing_of_several_is_not_corrected_by_another(
+def test_one_of_several_things_is_not_corrected_by_another(
     older: str, newer: str, is_link: bool
 ) -> None:
     assert is_correction(newer, older, None, threshold=1.0) is is_link
@@ -410,7 +410,7 @@ def test_a_rollback_relinks_memories_deleted_together(memories: Memories, where:
     assert links_by_id(memories) == left
 
 
-def test_a_rollback_to_before_a_correction_leaves_no_link(memories: Memories) -> None:
+def test_a_rollback_to_a_time_before_a_correction_leaves_no_link(memories: Memories) -> None:
     older = create(memories, OLD)
     before = memories._clock()
     newer = create(memories, NEW)
@@ -684,7 +684,7 @@ def test_corrections_are_linked_in_many_languages_and_unlike_facts_are_not(
     assert [row for row in results if row[0] == "unlike" and row[2]] == []
 
 
-def test_pairs_that_were_written_before_the_rules_are_judged_as_recorded() -> None:
+def test_pairs_written_before_the_rules_get_the_recorded_verdict() -> None:
     rows = [
         json.loads(line)
         for line in (DATA / "fresh_pairs.jsonl").read_text("utf-8").split("\n")[:-1]

@@ -156,7 +156,7 @@ def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:
     ] == [each.id for each in made]
 
 
-def test_a_repetition_is_recognised_among_many_memories_of_other_projects(
+def test_a_repetition_is_recognized_among_many_memories_of_other_projects(
     memories: Memories,
 ) -> None:
     for number in range(20):

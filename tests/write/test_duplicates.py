@@ -82,11 +82,11 @@ SAME = [
         ("gas", []), ("glass", []), ("this", []),
     ],
 )  # fmt: skip
-def test_base_forms_of_words(word: str, bases: list[str]) -> None:
+def test_words_have_the_expected_base_form(word: str, bases: list[str]) -> None:
     assert grammar.base_of(word) == bases
 
 
-def test_first_letters_spaces_quotes_and_final_stops_make_no_difference() -> None:
+def test_initial_capitals_spaces_quotes_and_final_stops_make_no_difference() -> None:
     judged = [
         (new, old, compare_as_near(new, old), compare_texts(new, old, None, threshold=0.8).relation)
         for new, old in SAME
@@ -119,7 +119,7 @@ MARKS = [
 ]
 
 
-def test_case_separate_signs_layout_and_number_make_a_difference() -> None:
+def test_case_separate_symbols_layout_and_number_make_a_difference() -> None:
     assert misjudged(MARKS) == []
     assert [
         row
@@ -341,11 +341,11 @@ SMALL_SIGNS = [
 ]
 
 
-def test_small_signs_and_words_change_facts() -> None:
+def test_small_symbols_and_words_change_a_fact() -> None:
     assert no_corrections(SMALL_SIGNS) == []
 
 
-def test_an_added_or_dropped_fact_is_stored() -> None:
+def test_a_text_with_an_added_or_dropped_fact_is_stored() -> None:
     facts = (
         "only for sessions",
         "until June",
@@ -371,7 +371,7 @@ def test_in_other_scripts_one_different_character_is_a_correction() -> None:
     assert no_corrections(OTHER_SCRIPTS) == []
 
 
-def test_unlike_texts_in_other_scripts_are_different_despite_similar_vectors() -> None:
+def test_unrelated_texts_in_other_scripts_differ_despite_similar_vectors() -> None:
     assert compare_as_near("用户喜欢深色模式", "会议在三月举行").relation is Relation.UNRELATED
 
 
@@ -550,7 +550,7 @@ def test_differences_are_named_in_other_languages() -> None:
     assert misjudged(CORRECTIONS_ELSEWHERE) == []
 
 
-def test_lookalikes_of_english_function_words_count_in_other_languages() -> None:
+def test_words_that_look_like_english_function_words_count_in_other_languages() -> None:
     assert (
         compare_as_near("Viajo do Porto para casa.", "Viajo a Porto para casa.").relation
         is Relation.DIFFERS
@@ -636,7 +636,7 @@ def test_the_shortcut_reports_only_real_differences(words: list[str], data: st.D
 
 
 @pytest.mark.parametrize("kind", ["fake", "none"])
-def test_nearly_equal_texts_are_aligned_only_a_few_times(
+def test_nearly_equal_texts_are_rarely_aligned(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new text is compared with up to 128 others, and aligning two of them takes milliseconds."""
@@ -671,7 +671,7 @@ def test_different_lines_or_indents_make_texts_different() -> None:
     assert failures_of(rows, have_same_lines) == []
 
 
-def test_neighbours_distinguish_verbs_from_names_and_passives() -> None:
+def test_neighbouring_words_distinguish_verbs_from_names_and_passives() -> None:
     """In the expected texts, `!` marks a name or a value, and `:` precedes the form of a word."""
     rows = [
         ("Open every gate.", "open every gate ."),

@@ -81,7 +81,7 @@ def test_a_corrected_memory_that_is_stated_later_is_current(
     assert shown_first(memories) == last
 
 
-def test_a_text_that_goes_back_and_forth_is_current_each_time(memories: Memories) -> None:
+def test_a_text_that_changes_back_and_forth_is_current_each_time(memories: Memories) -> None:
     older, newer = chain(memories)
     for text in (NEWEST, OLD, LATEST, OLD):
         memories.update(older, text)
@@ -107,7 +107,7 @@ def test_a_corrected_memory_that_is_only_reworded_stays_corrected(
     assert memories.truth.tidy(dry_run=True) == []
 
 
-def test_new_tags_are_not_a_restatement(memories: Memories) -> None:
+def test_new_tags_do_not_restate_a_memory(memories: Memories) -> None:
     older, newer = chain(memories)
     memories.update(older, tags={"team": "blue"}, confidence=0.5)
     memories.pin(older)
@@ -137,7 +137,7 @@ def test_a_new_text_in_another_project_corrects_nothing(memories: Memories) -> N
     assert links(memories) == {older: (None, None), newer: (None, None)}
 
 
-def test_a_link_that_was_removed_is_not_turned_around(memories: Memories) -> None:
+def test_a_removed_link_is_not_reversed(memories: Memories) -> None:
     older, newer = chain(memories)
     memories.update(older, NEWEST)
     memories.update(older, not_corrects=newer)
@@ -147,7 +147,9 @@ def test_a_link_that_was_removed_is_not_turned_around(memories: Memories) -> Non
 
 @pytest.mark.parametrize("text", [OLD, LATEST])
 @pytest.mark.parametrize("decay", ["stable", "contextual"])
-def test_a_key_that_is_stated_again_is_current(memories: Memories, text: str, decay: str) -> None:
+def test_a_memory_that_is_restated_under_its_key_is_current(
+    memories: Memories, text: str, decay: str
+) -> None:
     older = str(memories.create(OLD, key="api/port", decay=decay).id)
     newer = str(memories.create(NEW).id)
     memories.create(text, key="api/port")
@@ -200,7 +202,7 @@ def test_an_accepted_text_for_a_key_is_current(memories: Memories) -> None:
     assert links(memories) == {older: (newer, None), newer: (None, older)}
 
 
-def test_a_later_change_of_another_memory_outlives_a_rollback(memories: Memories) -> None:
+def test_a_later_change_of_another_memory_survives_a_rollback(memories: Memories) -> None:
     older, newer = chain(memories)
     before = memories._clock()
     memories.update(older, NEWEST)
@@ -213,7 +215,7 @@ def test_a_later_change_of_another_memory_outlives_a_rollback(memories: Memories
     assert now[newer][1] is not None
 
 
-def test_a_rollback_of_two_memories_that_changed_places_makes_no_circle(memories: Memories) -> None:
+def test_a_rollback_of_two_memories_that_swapped_texts_creates_no_cycle(memories: Memories) -> None:
     older, newer = chain(memories)
     memories.truth.confirm(older)
     before, was = memories._clock(), links(memories)

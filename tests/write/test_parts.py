@@ -83,14 +83,14 @@ def test_a_long_run_of_blanks_is_refused() -> None:
     assert split("a" + " " * 90_000)[0].startswith("a ")
 
 
-def test_a_part_of_marks_alone_ends_in_its_middle() -> None:
+def test_a_part_that_is_one_very_long_character_still_ends() -> None:
     """All marks belong to the first character, but a part has to end."""
     text = "a" + "\u0301" * 2 * turns.PART_CHARACTERS
     at_least = turns.PART_CHARACTERS - turns._MIN_PART_CHARACTERS
     assert turns._end_of_part(text, 0, 0) == at_least
 
 
-def test_a_mark_belongs_to_the_character_before_it() -> None:
+def test_a_part_never_ends_within_a_character() -> None:
     rows = [
         ("ab", 1, False), ("ab", 2, False), ("e\u0301", 1, True), ("\r\n", 1, True), ("\n\r", 1, False),
         ("👩\u200d👧", 1, True), ("👩\u200d👧", 2, True), ("x", 1, False),

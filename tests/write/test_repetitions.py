@@ -228,7 +228,7 @@ def test_among_equal_memories_a_draft_repeats_the_one_that_it_does_not_contradic
     assert (made.id, made.merged, made.not_merged) == (facts[1], ("tags",), {})
 
 
-def test_other_projects_namespaces_and_force_merge_nothing(
+def test_repetitions_with_force_or_in_other_projects_or_namespaces_are_not_merged(
     memories: Memories, open_as: Callable[..., Memories]
 ) -> None:
     memory_id = store_first(memories)
@@ -301,7 +301,7 @@ def test_tags_up_to_the_limit_are_merged(memories: Memories) -> None:
     assert (made.id, made.merged, made.not_merged, made.note) == (memory_id, ("tags",), {}, "")
 
 
-def test_a_repetition_of_the_same_time_reinforces_and_an_older_one_does_not(
+def test_a_repetition_at_the_same_time_reinforces_and_an_older_one_does_not(
     memories: Memories, clock: Clock
 ) -> None:
     store_first(memories, decay="reinforceable")
@@ -449,7 +449,7 @@ def test_a_repeated_corrected_memory_corrects_its_correction(
     ]
 
 
-def test_a_repeated_middle_of_a_chain_becomes_its_end(memories: Memories, clock: Clock) -> None:
+def test_repeating_the_middle_of_a_chain_makes_it_the_end(memories: Memories, clock: Clock) -> None:
     texts = [f"The API listens on port {port}." for port in (8080, 9090, 7070)]
     ids = []
     for text in texts:

@@ -44,7 +44,7 @@ def move_to_bob_and_back(memories: Memories, memory_id: str, clock: Clock) -> No
 
 
 @pytest.mark.parametrize("state", ["current", "deleted"])
-def test_a_memory_that_was_moved_away_and_back_existed_before(
+def test_a_rollback_keeps_a_memory_that_was_moved_away_and_back(
     memories: Memories, clock: Clock, state: str
 ) -> None:
     made = str(memories.create(TEXT).id)
@@ -72,7 +72,7 @@ def test_a_replaced_memory_stays_replaced_when_its_successor_was_moved_away(
     assert memories.history(older).superseded_by == newer
 
 
-def test_a_memory_that_was_moved_in_did_not_exist_before(memories: Memories, clock: Clock) -> None:
+def test_a_rollback_deletes_a_memory_that_was_moved_in(memories: Memories, clock: Clock) -> None:
     with Memories(memories._raw_store, namespace="bob", embedder="none", clock=clock) as bob:
         made = str(bob.create(TEXT).id)
         clock.move()

@@ -42,7 +42,7 @@ def test_a_reworded_correction_names_the_memory_that_it_may_replace(
     assert [similar.content for similar in created.similar_to] == [OLD]
 
 
-def test_another_fact_about_the_same_subject_names_none(memories: Memories) -> None:
+def test_another_fact_about_the_same_subject_names_no_similar_memory(memories: Memories) -> None:
     memories.create(OLD)
     assert similar_to(memories, "Anna studied mathematics in Vienna.") == []
 

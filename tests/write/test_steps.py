@@ -87,7 +87,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_one_transaction_that_begins_with_a_read(
+def test_each_change_is_one_transaction_that_begins_with_a_read(
     memories: Memories, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     prepare, change = CHANGES[name]
@@ -136,6 +136,8 @@ def test_a_time_shortly_before_the_last_change_is_moved_after_it(
         ("note", False),
     ],
 )
-def test_an_id_contains_a_time_close_to_its_writing(memory_id: str, has_time: bool) -> None:
+def test_an_id_has_a_time_only_if_it_is_close_to_the_time_of_writing(
+    memory_id: str, has_time: bool
+) -> None:
     written_at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     assert _has_time(memory_id, written_at) is has_time

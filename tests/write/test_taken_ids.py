@@ -60,7 +60,7 @@ def test_only_the_draft_with_a_taken_id_and_another_text_is_refused(
     assert [each.content for each in memories.list().memories] == [pears.content]
 
 
-def test_a_retry_is_recognised_in_any_state_of_the_memory(memories: Memories) -> None:
+def test_a_retry_is_recognized_in_any_state_of_the_memory(memories: Memories) -> None:
     secret = Draft("the token is ghp_" + "a1B2" * 9, id=OTHER)
     assert [each.stored for each in memories.create_many([MONDAY, MONDAY, secret])] == [
         True,

@@ -189,7 +189,7 @@ def test_a_copy_of_a_memory_that_is_corrected_or_less_lasting_is_not_deleted(
     assert not memories.get(newer).deleted
 
 
-def test_a_deletion_whose_reason_no_longer_holds_is_not_carried_out(
+def test_a_deletion_is_not_carried_out_if_its_reason_no_longer_holds(
     memories: Memories, project: Path, now: list[datetime]
 ) -> None:
     ficus = create(memories, "The office plant is a ficus", decay="reinforceable")
@@ -339,7 +339,7 @@ def test_a_rollback_undoes_an_accepted_link_and_another_undoes_that(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_outdated_proposal_does_nothing_and_says_so_and_can_be_made_again(
+def test_an_outdated_proposal_reports_that_it_does_nothing_and_can_be_made_again(
     memories: Memories, now: list[datetime], which: int
 ) -> None:
     texts = [f"Deploys happen on {day}" for day in ("Tuesdays", "Thursdays")]

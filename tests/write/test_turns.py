@@ -453,7 +453,7 @@ def test_two_processes_append_to_one_conversation(
 
 
 @pytest.mark.thorough
-def test_a_long_conversation_costs_no_more_to_append_to(memories: Memories) -> None:
+def test_appending_to_a_long_conversation_costs_no_more(memories: Memories) -> None:
     """Counts the steps of SQLite's virtual machine; the median leaves out the reorganization of its
     index.
     """
@@ -802,7 +802,7 @@ def test_turns_are_not_memories(filled: Memories) -> None:
     assert filled.create("the harbour is closed today").stored
 
 
-def test_turns_are_there_after_reopening(url: str) -> None:
+def test_turns_are_still_there_after_reopening(url: str) -> None:
     with Memories(url, embedder="fake", clock=lambda: START) as memories:
         written = memories.add_turns(
             "talk", [draft_turn("hello", speaker="Ann", message_id="a", tags={"a": "b"})]
@@ -833,7 +833,9 @@ def test_a_page_begins_at_an_index(memories: Memories) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 1.5, True, "1"])
-def test_a_turn_to_forget_has_a_whole_number(memories: Memories, index: Any) -> None:
+def test_the_index_of_a_turn_to_forget_must_be_a_whole_number(
+    memories: Memories, index: Any
+) -> None:
     memories.add_turns("talk", ["a turn", "another"])
     with pytest.raises(InvalidInput, match="index must be a whole number, 0 or more"):
         memories.forget_turns("talk", index=index)

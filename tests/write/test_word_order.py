@@ -45,7 +45,7 @@ def test_the_order_of_a_list_of_names_makes_no_difference() -> None:
     assert failures_of(rows, lambda new, old: near(new, old).relation) == []
 
 
-def test_an_owner_is_written_as_in_the_other_text() -> None:
+def test_a_possessive_is_written_as_in_the_other_text() -> None:
     rows = [
         ("the customer 's contract ends", "contract of the customer", "the contract customer ends"),
         ("big customer 's contract", "contract of big customer", "contract big customer"),
@@ -108,7 +108,7 @@ def test_three_names_or_more_are_sorted() -> None:
     assert failures_of(rows, apply_to_texts(word_order.sort_lists)) == []
 
 
-def test_the_only_pair_is_sorted() -> None:
+def test_a_single_pair_is_sorted() -> None:
     rows = [
         ("Zoe and Ann", "ann and zoe"),
         ("Zoe and Ann left", "ann and zoe left"),
@@ -133,7 +133,7 @@ def test_the_only_pair_is_sorted() -> None:
     assert failures_of(rows, apply_to_texts(word_order._sort_pair)) == []
 
 
-def test_an_adjunct_moves_to_the_end() -> None:
+def test_a_fronted_adjunct_moves_to_the_end() -> None:
     rows = [
         ("on fridays we deploy", "we deploy on fridays"),
         ("on fridays we deploy .", "we deploy on fridays"),

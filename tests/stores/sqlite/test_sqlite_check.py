@@ -129,7 +129,7 @@ IN_A_RECORD_TOO = [
     "sql",
     [*IN_A_RECORD, *(pytest.param(sql, marks=pytest.mark.thorough) for sql in IN_A_RECORD_TOO)],
 )
-def test_a_damaged_record_costs_one_record(path: Path, sql: str) -> None:
+def test_a_damaged_record_affects_no_other_record(path: Path, sql: str) -> None:
     run(path, sql)
     store = SQLiteStore(path, SPACE)
     assert M7 not in {entry.ref for entry in everything(store, pool(state="any"))}
@@ -194,7 +194,7 @@ def test_a_record_without_an_address_can_still_be_removed(path: Path, sql: str) 
     store.close()
 
 
-def test_a_conversation_named_like_a_damaged_record_is_an_ordinary_one(store: SQLiteStore) -> None:
+def test_a_conversation_with_the_name_of_a_damaged_record_is_ordinary(store: SQLiteStore) -> None:
     store.append([turn(0, group="damaged-15"), turn(4, group="damaged-15")])
     assert [ref.position for ref in store.refs(turns(group="damaged-15"))] == [0, 4]
     assert store.refs(turns(group="damaged-16")) == []
@@ -230,7 +230,7 @@ def test_a_page_of_only_damaged_records_does_not_end_a_scan(path: Path) -> None:
         "UPDATE turn_vector SET codes = 'text' WHERE seq = 16",
     ],
 )
-def test_a_search_of_turns_leaves_out_a_damaged_one(path: Path, sql: str) -> None:
+def test_a_search_leaves_out_a_damaged_turn(path: Path, sql: str) -> None:
     run(path, sql)
     for exact in (20, 4_096):
         with pytest.MonkeyPatch.context() as patched:
@@ -419,7 +419,7 @@ def test_a_write_refused_by_a_damaged_word_index_names_the_remedy(path: Path, sq
 @pytest.mark.parametrize(
     "sql", ["value = NULL WHERE name = 'model'", "name = 'modem' WHERE name = 'model'"]
 )
-def test_vectors_of_an_unreadable_model_are_replaced(path: Path, sql: str) -> None:
+def test_vectors_with_an_unreadable_model_are_replaced(path: Path, sql: str) -> None:
     run(path, f"UPDATE meta SET {sql}")
     store = SQLiteStore(path, SPACE)
     assert store.info(pool()).model is None
@@ -489,7 +489,7 @@ def test_damaged_vectors_are_not_copied(path: Path) -> None:
     store.close()
 
 
-def test_a_change_of_the_embedder_leaves_out_a_damaged_record(path: Path) -> None:
+def test_changing_the_embedder_leaves_out_a_damaged_record(path: Path) -> None:
     run(
         path,
         "UPDATE record SET text = 'x' WHERE seq = 15; DELETE FROM staged_vector WHERE seq = 15",
@@ -504,7 +504,7 @@ def test_a_change_of_the_embedder_leaves_out_a_damaged_record(path: Path) -> Non
     store.close()
 
 
-def test_a_quick_check_reads_a_part_of_a_large_store(
+def test_a_quick_check_reads_part_of_a_large_store(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from memories.stores.sqlite import check
@@ -568,7 +568,7 @@ def test_a_file_of_an_older_version_is_rewritten_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_forgetting_at_random_leaves_no_byte(tmp_path: Path, seed: int) -> None:
+def test_forgetting_random_records_leaves_no_byte(tmp_path: Path, seed: int) -> None:
     """Texts of all lengths, keys, labels and fields are forgotten among updates that split and
     merge the pages of the file.
     """
@@ -632,7 +632,7 @@ def test_a_flipped_byte_in_a_text_is_noticed(tmp_path: Path) -> None:
         store.close()
 
 
-def test_damage_gives_no_wrong_text_and_no_error_of_the_driver(tmp_path: Path) -> None:
+def test_damage_causes_neither_a_wrong_text_nor_a_driver_error(tmp_path: Path) -> None:
     """After each of 90 single-bit flips anywhere in the file, every read returns texts that were
     written, or raises one of our errors.
     """
@@ -753,7 +753,7 @@ def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
     return results
 
 
-def test_some_damage_is_reported_or_harmless(path: Path) -> None:
+def test_damage_at_a_few_places_is_reported_or_harmless(path: Path) -> None:
     results = campaign(path, flips=18, cuts=4, zeroed=2)
     assert set(results) <= {"harmless", "reported", "checked"}, results
     assert results["reported"] >= 4
@@ -761,7 +761,7 @@ def test_some_damage_is_reported_or_harmless(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torture
-def test_much_damage_is_reported_or_harmless(
+def test_damage_at_many_places_is_reported_or_harmless(
     path: Path, size: Callable[[int, int], int], figures: dict[str, Any]
 ) -> None:
     """Some damage can't be found. Read counts have no checksum, and a page can be replaced with its
@@ -796,7 +796,7 @@ def test_a_damaged_record_is_found_only_in_its_namespace_and_collection(path: Pa
     store.close()
 
 
-def test_only_numbers_are_read_as_labels(path: Path) -> None:
+def test_only_numbers_are_read_as_label_ids(path: Path) -> None:
     db = connect_frozen(path)
     sets = ["1,x", "٣", "9" * 19, "", "-1", "²", None, 7, b"1"]
     assert set(labels_of(db, sets)) >= {"1"}

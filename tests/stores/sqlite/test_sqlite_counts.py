@@ -173,7 +173,7 @@ def test_a_migration_counts_the_records_of_an_older_store(path: Path) -> None:
     assert wrong_counts(path) == []
 
 
-def test_counts_survive_a_change_of_the_embedder(path: Path) -> None:
+def test_counts_survive_an_embedder_change(path: Path) -> None:
     fill(path)
     store = SQLiteStore(path, OTHER)
     stage_all(store, OTHER)
@@ -272,7 +272,7 @@ def test_the_cost_of_tags_and_status_does_not_grow_with_the_store(tmp_path: Path
 
 
 @pytest.mark.parametrize("key", ["rare", "common"])
-def test_a_listing_by_label_uses_the_rarer_condition_first(store: SQLiteStore, key: str) -> None:
+def test_a_listing_by_label_checks_the_rarer_condition_first(store: SQLiteStore, key: str) -> None:
     """Then a listing reads few rows, whether few records or nearly all have the label."""
     store.append(
         [
@@ -308,7 +308,7 @@ def test_records_with_two_labels_are_counted_individually(path: Path) -> None:
     store.close()
 
 
-def test_the_last_page_of_a_file_is_read_whole(path: Path) -> None:
+def test_the_last_page_of_a_file_is_read_completely(path: Path) -> None:
     store = SQLiteStore(path, SPACE)
     store.append([record("m1")])
     store.close()

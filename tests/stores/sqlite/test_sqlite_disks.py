@@ -252,7 +252,7 @@ def test_a_disk_that_is_full_at_the_first_write_leaves_no_partial_store(
         (False, (8, 8), (1, 0), True),
     ],
 )
-def test_a_disk_without_free_blocks_or_inodes_for_this_user_is_full(
+def test_a_disk_without_free_blocks_or_inodes_for_this_user_counts_as_full(
     monkeypatch: pytest.MonkeyPatch,
     is_root: bool,
     blocks: tuple[int, int],
@@ -268,7 +268,7 @@ def test_a_disk_without_free_blocks_or_inodes_for_this_user_is_full(
     assert errors._is_full(Path("/")) is is_full
 
 
-def test_a_disk_is_not_full_if_nothing_is_known_about_it(
+def test_a_disk_with_unknown_usage_does_not_count_as_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not errors._is_full(tmp_path / "none")
@@ -278,7 +278,7 @@ def test_a_disk_is_not_full_if_nothing_is_known_about_it(
 
 
 @pytest.mark.usefixtures("mounting")
-def test_the_remedies_for_a_read_only_disk_fit(path: Path, run_python: RunPython) -> None:
+def test_remedies_for_a_read_only_disk_are_appropriate(path: Path, run_python: RunPython) -> None:
     run_python(STORE + "add('m'); store.close()", path)
     script = (
         "import os, sys\nfrom memories.__main__ import main\n"
@@ -412,7 +412,7 @@ print(told(lambda: store.count(mine)))
         ({"_find_folder_in_the_way": "a folder is in the way", "_is_full": True}, "a folder is in the way"),
     ],
 )  # fmt: skip
-def test_the_first_reason_why_a_file_cannot_be_opened_is_named(
+def test_the_first_reason_why_a_file_cannot_be_opened_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], why: str
 ) -> None:
     path = tmp_path / "m.db"
@@ -434,7 +434,7 @@ def test_the_first_reason_why_a_file_cannot_be_opened_is_named(
 @pytest.mark.parametrize(
     ("code", "is_out"), [(None, False), (errno.EMFILE, True), (errno.ENFILE, True), (errno.EACCES, False)]
 )  # fmt: skip
-def test_a_process_is_out_of_descriptors_if_the_system_refuses_one(
+def test_a_process_is_out_of_descriptors_if_the_system_refuses_a_new_one(
     monkeypatch: pytest.MonkeyPatch, code: int | None, is_out: bool
 ) -> None:
     def refuse(*_: object) -> int:

@@ -24,7 +24,9 @@ from memories.stores.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize("umask", ["0o000", "0o077", "0o022"])
-def test_files_are_for_their_owner_only(tmp_path: Path, umask: str, run_python: RunPython) -> None:
+def test_only_the_owner_can_access_the_files(
+    tmp_path: Path, umask: str, run_python: RunPython
+) -> None:
     script = (
         f"import os; os.umask({umask})"
         + STORE
@@ -77,7 +79,7 @@ def test_a_link_in_place_of_the_side_file_is_refused(
     assert target.read_bytes() == b"precious"
 
 
-def test_a_link_in_place_of_the_unfinished_file_is_not_followed(
+def test_a_link_in_place_of_the_temporary_file_is_not_followed(
     tmp_path: Path, path: Path, store: SQLiteStore
 ) -> None:
     target = tmp_path / "target"
@@ -143,7 +145,7 @@ def _other_program() -> bytes:
         "only-a-header",
     ],
 )
-def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes) -> None:
+def test_a_foreign_file_is_refused_and_left_unchanged(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     path.chmod(0o600)
     for number in range(len(all_uses(SQLiteStore(path, SPACE)))):

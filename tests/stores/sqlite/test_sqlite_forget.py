@@ -163,7 +163,7 @@ def test_an_erasure_is_retried_until_the_reader_is_gone(
     assert run_python(GREP, path, b"sentinelword".hex()).stdout == ""
 
 
-def test_an_erasure_does_not_complete_a_later_one(
+def test_an_erasure_does_not_complete_a_later_erasure(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The later erasure was interrupted: its bytes may still be in the file, so the store still
@@ -396,7 +396,7 @@ def test_forgetting_erases_copies_of_short_texts_and_of_ends_of_texts(
     assert [texts[ref] for ref in gone if texts[ref][-7:].encode() in content] == []
 
 
-def test_these_copies_are_erased_even_after_an_interruption(
+def test_copies_of_short_texts_are_erased_even_after_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "memories.db"
@@ -615,7 +615,7 @@ with open(sys.argv[1], "rb+") as file:
 
 @pytest.mark.skipif(os.name != "posix", reason="SQLite uses POSIX locks")
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_looking_for_backups_drops_no_lock_of_the_open_store(
+def test_looking_for_backups_does_not_release_locks_of_the_open_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: RunPython, scheme: str
 ) -> None:
     """Without the lock, the next process truncates the shared memory, and this one crashes."""

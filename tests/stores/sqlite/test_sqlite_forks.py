@@ -12,7 +12,7 @@ from sqlite_scripts import CHECK, STORE, RunPython
 from memories.stores.sqlite.store import SQLiteStore
 
 
-def test_a_fork_after_opening_works_on_both_sides(path: Path, run_python: RunPython) -> None:
+def test_a_fork_after_opening_works_in_parent_and_child(path: Path, run_python: RunPython) -> None:
     script = (
         STORE
         + """
@@ -143,7 +143,7 @@ store.close()
     assert said[1:] == ["1", "1", "2"]
 
 
-def test_closing_a_store_that_other_threads_read_tells_them_nothing_false(
+def test_closing_a_store_does_not_report_false_damage_to_reading_threads(
     path: Path, run_python: RunPython
 ) -> None:
     """The last connection to close removes the log; another thread must not report that as damage."""

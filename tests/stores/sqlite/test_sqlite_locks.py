@@ -44,7 +44,7 @@ def test_counting_a_read_does_not_wait_for_other_programs(
     assert [entry.accesses for entry in everything(store, pool())] == [0]
 
 
-def test_no_other_program_writes_between_a_writers_read_and_write(
+def test_no_other_program_can_write_between_the_read_and_write_of_a_writer(
     path: Path, store: SQLiteStore
 ) -> None:
     """This includes programs that don't know the lock beside the file."""
@@ -135,7 +135,7 @@ def test_a_writer_that_gives_up_reports_the_number_of_other_commits(
         (None, 5, "kept busy by"),
     ],
 )
-def test_commits_during_the_wait_decide_the_message(
+def test_the_message_depends_on_commits_during_the_wait(
     tmp_path: Path, before: int | None, now: int, said: str
 ) -> None:
     def note_of(commits: int) -> engine.CommitNote:

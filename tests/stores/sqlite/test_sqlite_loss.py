@@ -407,7 +407,7 @@ def mark(path: Path) -> None:
     db.close()
 
 
-def test_a_backup_without_a_log_begins_its_own_history(
+def test_a_backup_without_a_log_starts_its_own_history(
     path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     """This holds even after its first writer was killed."""
@@ -518,7 +518,7 @@ def test_a_partly_checkpointed_log_belongs_to_its_file(
     assert names(open_path(path)) == ["a", "b", "c"]
 
 
-def test_a_text_that_looks_like_the_count_of_commits_is_ignored(
+def test_text_that_looks_like_a_commit_count_is_ignored(
     path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     fill(path, "a")
@@ -538,7 +538,7 @@ def row_of_state(state_id: str, commits: int) -> str:
 
 
 @pytest.mark.parametrize("cut", ["removed", "emptied", "shortened", "flipped"])
-def test_a_cut_log_is_reported_and_the_rest_can_be_read(
+def test_a_truncated_log_is_reported_and_the_rest_can_be_read(
     path: Path, cut: str, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
     fill(path, "a")
@@ -609,7 +609,7 @@ def test_another_store_without_a_log_is_accepted(
     assert names(open_path(path)) == ["o", "p"]
 
 
-def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, open_path: OpenPath) -> None:
+def test_the_commit_note_is_never_ahead_of_the_file(path: Path, open_path: OpenPath) -> None:
     """This includes transactions that aren't acknowledged: failed, undone, empty or not flushed."""
     store = open_path(path)
     store.append([record("a")])
@@ -633,7 +633,7 @@ def test_the_commit_note_never_runs_ahead_of_the_file(path: Path, open_path: Ope
     assert int(read_state(path)[1]) == before + 2
 
 
-def test_a_state_leads_only_to_the_next_one() -> None:
+def test_a_state_leads_only_to_the_next_state() -> None:
     before = engine.StoreState("0" * 32, 3)
     after = engine.next_state(before)
     assert before.leads_to(after)

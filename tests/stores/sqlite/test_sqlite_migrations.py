@@ -170,7 +170,7 @@ def test_processes_that_migrate_at_once_all_succeed(old: Path, start_python: Sta
     assert inspect_file(old)[:2] == [str(KNOWN + 1), "ok"]
 
 
-def test_the_remains_of_an_interrupted_snapshot_do_no_harm(
+def test_remains_of_an_interrupted_snapshot_do_no_harm(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (old.parent / f".{old.name}.v{KNOWN}.backup.new").write_bytes(b"half")
@@ -285,7 +285,7 @@ def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("first_use", ["read", "write", "turn"])
-def test_a_file_of_the_first_schema_keeps_everything_and_accepts_turns(
+def test_a_file_with_the_first_schema_keeps_everything_and_accepts_turns(
     first_schema: Any, path: Path, first_use: str, run_python: RunPython
 ) -> None:
     store = SQLiteStore(path, SPACE)
@@ -338,7 +338,7 @@ def test_a_migration_adds_namespace_numbers_to_blocks(number: int, width: int) -
     assert [int.from_bytes(text, "little") for text in numbers] == [3, 0, number]
 
 
-def test_a_newer_schema_is_refused_and_left_alone(path: Path, run_python: RunPython) -> None:
+def test_a_newer_schema_is_refused_and_left_unchanged(path: Path, run_python: RunPython) -> None:
     """Its writer was killed, so its log is still there; not even the log is changed."""
     script = (
         STORE

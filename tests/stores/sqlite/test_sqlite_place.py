@@ -55,7 +55,7 @@ def test_a_mount_point_can_contain_any_character() -> None:
     assert filesystem_of("/mnt/a", mounts) == "ext4"
 
 
-def test_the_last_mount_at_a_place_hides_the_earlier_ones() -> None:
+def test_the_last_mount_at_a_place_hides_earlier_mounts() -> None:
     mounts = "/dev/a / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n/dev/b /data xfs rw 0 0\n"
     assert filesystem_of("/data/x", mounts) == "xfs"
 

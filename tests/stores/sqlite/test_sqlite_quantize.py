@@ -37,7 +37,7 @@ def differing(codes: bytes, query: Any) -> Any:
     ("among", "least", "share"),
     [(None, 1, 100), (None, 101, 101), (1_500, 1, 50), (600, 1, 20), (450, 1, 16)],
 )
-def test_the_nearest_are_those_that_differ_least(
+def test_the_nearest_codes_differ_least(
     quantizer: Quantizer, among: int | None, least: int, share: int
 ) -> None:
     codes = quantizer.encode(unit(COUNT, 96))
@@ -53,7 +53,9 @@ def test_the_nearest_are_those_that_differ_least(
 
 
 @pytest.mark.parametrize(("count", "are_all"), [(16, True), (17, False)])
-def test_of_few_codes_all_count_as_near(quantizer: Quantizer, count: int, are_all: bool) -> None:
+def test_all_codes_count_as_near_if_there_are_few(
+    quantizer: Quantizer, count: int, are_all: bool
+) -> None:
     codes = quantizer.encode(unit(count, 96))
     query = quantizer.rotate_query(unit(1, 96, seed=2)[0])
     chosen = np.arange(count)
@@ -76,7 +78,7 @@ def test_a_sample_of_many_codes_sets_the_limit_for_near(
 
 
 @pytest.mark.parametrize("dimension", [8, 64, 96, 192, 200, 384])
-def test_coarse_scores_are_the_products_with_the_signs(dimension: int) -> None:
+def test_coarse_scores_are_products_with_the_signs(dimension: int) -> None:
     """The query is rounded to eight levels, so each number is off by at most half a step."""
     quantizer = Quantizer(dimension)
     codes = quantizer.encode(unit(300, dimension))
@@ -90,7 +92,7 @@ def test_coarse_scores_are_the_products_with_the_signs(dimension: int) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_vectors_encoded_together_have_the_same_codes_as_alone(compact: bool) -> None:
+def test_vectors_get_the_same_codes_encoded_together_or_one_by_one(compact: bool) -> None:
     """A batch of three is encoded vector by vector, a batch of four together."""
     quantizer = Quantizer(96, compact=compact)
     vectors = [unit(1, 96, seed=seed) for seed in range(4)]

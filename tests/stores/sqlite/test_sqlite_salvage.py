@@ -84,7 +84,7 @@ def test_lost_records_are_named_with_their_namespace(
 
 
 @pytest.mark.parametrize("end", [16, 100, 4096])
-def test_a_file_without_its_first_page_is_read_from_the_others(
+def test_a_file_without_its_first_page_is_read_from_the_other_pages(
     path: Path, stored_records: dict[Ref, Record], end: int
 ) -> None:
     run(path, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -165,7 +165,7 @@ def test_a_log_is_read_in_pages_of_any_size(tmp_path: Path, size: int) -> None:
     assert {len(page) for page in log.pages.values()} == {size}
 
 
-def test_a_log_belongs_only_to_a_database_that_can_be_read(tmp_path: Path) -> None:
+def test_a_log_belongs_only_to_a_readable_database(tmp_path: Path) -> None:
     path = tmp_path / "any.db"
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode=WAL; CREATE TABLE t (a)").fetchall()

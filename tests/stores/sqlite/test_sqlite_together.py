@@ -32,7 +32,9 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("dimension", [384, 256, 6, 7])
-def test_vectors_added_together_get_the_same_codes_as_alone(dimension: int, compact: bool) -> None:
+def test_vectors_get_the_same_codes_added_together_or_one_by_one(
+    dimension: int, compact: bool
+) -> None:
     quantizer = Quantizer(dimension, compact=compact)
     given = np.random.default_rng(5).normal(size=(97, 1, dimension)).astype(np.float32)
     given /= np.linalg.norm(given, axis=2, keepdims=True)

@@ -121,7 +121,7 @@ OF_ANN = [number for number in range(ROWS) if number % 5 != 4]
     ids=["namespace", "wide-label", "narrow-label", "group"],
 )
 @pytest.mark.parametrize("exact_rows", [pytest.param(4096, marks=pytest.mark.thorough), 20])
-def test_the_ten_best_are_found(
+def test_the_ten_best_records_are_found(
     many: SQLiteStore,
     clusters: Any,
     conditions: Any,
@@ -188,7 +188,7 @@ def test_vectors_after_the_last_block_are_found(many: SQLiteStore) -> None:
     assert result.record.ref.group == "new"
 
 
-def test_texts_of_several_windows_fill_blocks_too(
+def test_texts_with_several_windows_fill_blocks_too(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", 10)
@@ -215,7 +215,7 @@ def test_a_block_is_written_once_it_is_full(
         assert db.execute(f"SELECT count(*) FROM {index._block_table}").fetchall() == [(blocks,)]
 
 
-def test_cached_indexes_of_a_label_follow_writes(
+def test_cached_label_indexes_follow_writes(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This includes texts of several windows, removed records, and a second label that narrows the
@@ -269,7 +269,7 @@ def test_cached_indexes_of_a_label_follow_writes(
         expect_the_nearest()
 
 
-def test_threads_change_cached_indexes_of_labels_one_at_a_time(
+def test_threads_change_cached_label_indexes_one_at_a_time(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlocked: list[str] = []
@@ -432,7 +432,7 @@ def test_removing_does_not_need_the_right_embedder(
     assert hits.popitem()[0] == "m18"
 
 
-def test_cached_blocks_are_read_again_after_changes(
+def test_cached_blocks_are_reread_after_changes(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -466,7 +466,7 @@ def test_cached_blocks_are_read_again_after_changes(
     ]
 
 
-def test_all_candidates_are_scored_if_as_many_are_wanted(
+def test_all_candidates_are_scored_if_there_are_few(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 16)
@@ -536,7 +536,7 @@ def test_moved_vectors_are_identical(open_store: OpenStore, tmp_path: Path) -> N
     assert all(np.array_equal(first[ref], again[ref]) for ref in refs)
 
 
-def test_a_scan_of_unstaged_records_starts_again_when_staged_ones_were_dropped(
+def test_a_scan_of_unstaged_records_restarts_when_staged_vectors_are_dropped(
     open_store: OpenStore,
 ) -> None:
     store, rival = open_store(SPACE), open_store(SPACE)
@@ -552,7 +552,7 @@ def test_a_scan_of_unstaged_records_starts_again_when_staged_ones_were_dropped(
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 64])
-def test_vectors_get_their_block_with_any_writes_between_them(step: int) -> None:
+def test_vectors_get_their_block_despite_writes_between_them(step: int) -> None:
     """Memories that are added one by one have every second seq, since entries of the log are in
     between.
     """

@@ -175,7 +175,7 @@ def _expected(store: SQLiteStore, where: Filter) -> dict[Ref, float]:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
 )
-def test_words_are_scored_by_the_formula_through_all_changes(
+def test_word_scores_follow_the_formula_after_any_changes(
     open_store: OpenStore, path: Path, seed: int
 ) -> None:
     """This includes ends, restorations and removals, and any records of other namespaces."""
