@@ -109,7 +109,7 @@ class Node:
         return self
 
     def start(self) -> "Node":
-        """Start it, again if necessary: the children of a killed server remain for a moment."""
+        """Start it, with retries: the children of a killed server remain for a moment."""
         deadline = time.monotonic() + TIMEOUT
         while True:
             try:

@@ -45,7 +45,7 @@ def run(command: list[str], environment: Mapping[str, str], folder: Path) -> str
 def test_the_shell_session_gives_the_results_shown(
     tmp_path: Path, environment: dict[str, str], served: bool
 ) -> None:
-    """The commands of the README correct the first statement, with and without a server."""
+    """The README's commands correct the first statement, with and without a server."""
     with servers(env=environment, cwd=tmp_path) as serve:
         if served:
             serve()

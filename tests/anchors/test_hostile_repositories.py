@@ -126,7 +126,7 @@ def build(top: Path, outside: Path, chance: random.Random) -> list[str]:
 
 
 def anchors_of(paths: list[str], outside: Path, chance: random.Random) -> list[str]:
-    """Return anchors that try to reveal something, well formed and malformed."""
+    """Return well-formed and malformed anchors that try to reveal something."""
     tries = [
         str(outside / "secret.txt"), "../outside/secret.txt", "a/../../outside/secret.txt",
         "/etc/passwd", "~/.ssh/id_rsa", "/proc/self/environ", "/dev/zero", "./" * 50 + "../x",

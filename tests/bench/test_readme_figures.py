@@ -54,14 +54,14 @@ def test_each_section_with_a_benchmark_table_names_its_command() -> None:
 
 
 def read_sentences() -> str:
-    """Return the sentences of the README, without tables, code, addresses and comments."""
+    """Return the sentences of the README, without tables, code, URLs or comments."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     text = re.sub(r"(?s)<!--.*?-->|```.*?```|`[^`]*`|\]\([^)]*\)|https?://\S+", " ", text)
     return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
 
 
 def test_every_number_in_the_text_of_the_readme_has_a_known_source() -> None:
-    """A figure that is measured belongs in a table, which is written from the results."""
+    """Measured figures belong in a table, which is generated from the results."""
     from memories.mcp.server import TOOLS
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -208,7 +208,7 @@ def test_conversations_can_be_pooled_and_questions_limited(here: Path) -> None:
     assert len(few.questions) == 2
     assert few.questions == [question for question in data.questions if question in few.questions]
     assert few == data.limited(2, seed=1)
-    assert len(few.pools) == 2  # all conversations stay, even without questions
+    assert len(few.pools) == 2  # all conversations are kept, even without questions
     assert data.limited(None, seed=1) is data
 
 

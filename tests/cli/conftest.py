@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a run of the command."""
+    """The result of running the command."""
 
     code: int
     out: str
@@ -74,7 +74,7 @@ class Servers:
             self._started[path] = self._forked.serve(store, os.environ, _here())
 
     def end(self) -> None:
-        """End them all."""
+        """Stop all of them."""
         for server in self._started.values():
             server.close()
 
@@ -154,7 +154,7 @@ def process(forked: Forked) -> Command:
 
 @pytest.fixture
 def terminal(forked: Forked) -> Command:
-    """Run the command on a terminal; `out` is all that appears there."""
+    """Run the command on a terminal; `out` is everything that appears there."""
 
     def run(*arguments: str, typed: str = "", env: Mapping[str, str] | None = None) -> Answer:
         ours, its = pty.openpty()

@@ -25,7 +25,7 @@ DAMAGE = "import apsw, sys; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fe
 
 @pytest.fixture
 def ids(memory: Command, stored: Store, once: Once) -> list[str]:
-    """Memories of two namespaces with a version, a tag and a deleted one, and turns; their ids."""
+    """The ids of memories in two namespaces, one updated and one deleted; there is also a turn."""
 
     def fill() -> list[str]:
         first = stored("The user prefers Python", "--type", "preference")
@@ -113,9 +113,7 @@ def test_a_backup_overwrites_only_backups(memory: Command, folder: Path, store: 
     assert memory("backup", "mine.db").code == memory("backup", "mine.db").code == 0
     restored = url(folder / "restored.db")
     assert "there is no store" not in memory("restore", "mine.db", "--store", restored).err
-    answer = memory(
-        "backup", "restored.db"
-    )  # it was made from a backup of this store, but isn't one any more
+    answer = memory("backup", "restored.db")  # restored from a backup, but not itself a backup
     assert "exists and is not a backup" in answer.error
     assert "there is no folder" in memory("backup", "missing/mine.db").error
     assert sorted(found.name for found in folder.iterdir() if found.name.startswith(".")) == []

@@ -38,7 +38,7 @@ NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - it is wrong intentionally
 
 
 class Bad(NamedTuple):
-    """A bad input: the command, the same for the library, the exit code, and a part of the
+    """A bad input: the command, the equivalent library call, the exit code, and a part of the
     sentence.
     """
 
@@ -58,7 +58,7 @@ def refused(
 
 
 def content(row: str, text: str, part: str) -> Bad:
-    """Return a case of a bad content."""
+    """Return a case of bad content."""
     return refused(row, ("create", text), lambda memories: memories.create(text), part)
 
 

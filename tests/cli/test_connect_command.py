@@ -92,7 +92,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_mine(home: Path, host: str) -> dict[Path, bytes]:
-    """Write a user's own configuration of a host; return all files of the home."""
+    """Write a user's own configuration of a host; return all files in the home."""
     for name, text in MINE[host].items():
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_bytes(text.encode())
@@ -267,7 +267,7 @@ def test_several_hooks_of_an_event_become_one_and_keep_its_variables(
 
 @pytest.mark.parametrize("host", load_hosts())
 def test_later_changes_of_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
-    """From a file that another program has changed, only our entries are removed, even without the
+    """Only our entries are removed from a file that another program has changed, even without the
     register.
     """
     write_mine(user, host)
@@ -355,7 +355,7 @@ def test_cursor_gets_only_hooks_that_it_supports(memory: Command, user: Path) ->
         assert handler.keys() == {"command", "timeout"}
         assert shlex.split(handler["command"])[0] == str(PROGRAM)
         assert 0 < handler["timeout"] <= 10  # seconds
-        assert "//" not in handler["command"]  # Cursor reads on from there as a comment
+        assert "//" not in handler["command"]  # Cursor reads the rest as a comment
     memory("connect", "cursor")
     recalling = {"sessionStart", "beforeSubmitPrompt", "sessionEnd"}
     assert json.loads(file.read_text())["hooks"].keys() == recalling
@@ -1226,7 +1226,7 @@ def test_a_dead_connection_is_reported_with_a_remedy(
 
 
 def test_a_servers_entry_contains_the_variables_for_folders(memory: Command, user: Path) -> None:
-    """Hosts start servers without these variables, so that a server would use another store."""
+    """Hosts start servers without these variables, so a server would use another store."""
     folders = {"XDG_DATA_HOME": str(user / "data"), "XDG_CONFIG_HOME": str(user / ".config")}
     memory("connect", "gemini", env=folders)
     assert entry_of(user, "gemini")["env"] == folders

@@ -332,7 +332,7 @@ def test_a_hostile_conversation_name_is_shown_on_one_line_and_can_be_forgotten(
 def test_doctor_counts_records_without_vectors(memory: Command, tmp_path: Path, url: str) -> None:
     store = {"MEMORY_STORE": url.format(tmp_path)}
     memory("create", "made without a model", "-n", "bob", env=store | {"EMBEDDER": "none"})
-    assert memory("doctor", env=store).json["status"] == "healthy"  # so far a store of words alone
+    assert memory("doctor", env=store).json["status"] == "healthy"  # so far no record has vectors
     memory("create", "made with one", env=store)
     answer = memory("doctor", env=store)
     [finding] = json.loads(answer.out)["findings"]

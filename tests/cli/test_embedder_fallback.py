@@ -30,7 +30,7 @@ OLD = "The main database is PostgreSQL"  # too old for the scratchpad
 
 
 def hang_after_headers(handler: Handler, _: object) -> None:
-    """Send headers, then no body until the server ends."""
+    """Send headers, then no body until the server stops."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()

@@ -108,7 +108,7 @@ def test_the_docs_contain_the_tables_of_the_program() -> None:
 
 @pytest.fixture
 def filled(home: Path) -> Iterator[Memories]:
-    """The default store with memories and turns about deploys; each is left out by some filter."""
+    """The default store with memories and turns about deploys; each is excluded by some filter."""
     with Memories() as memories:
         memories.create_many(
             [

@@ -80,7 +80,7 @@ def test_ctrl_c_during_a_change_says_that_the_change_may_have_been_made(
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_after_the_commit_reports_the_stored_memory(memory: Command) -> None:
-    """The answer is larger than a pipe's buffer, and no process reads it."""
+    """The answer is larger than a pipe's buffer, and nothing reads it."""
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "create", "-"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -44,7 +44,7 @@ OPTIONS = [
     "--role", "--speaker", "--at", "--message-id", "--namespace", "--remove-tag", "--format", "--explain", "--deleted",
     "--force", "--yes", "--no-shared", "--all-namespaces", "--dry-run", "-n", "-t", "-", "--", "--help",
 ]  # fmt: skip
-# These need a protocol or much time, or write to a file that an argument names.
+# These need a protocol or a long time, or write to a file named by an argument.
 LEFT_OUT = {"migrate", "reembed", "export", "import", "hook"}
 # These run until they are stopped, so they get arguments that they refuse before they start.
 ENDLESS = {"serve", "mcp", "chat"}
@@ -130,7 +130,7 @@ word = st.sampled_from(OPTIONS) | st.text(
 
 
 def finite_command(command: str, words: list[str]) -> list[str]:
-    """Return the words of a command that ends by itself."""
+    """Return the words of a command that exits by itself."""
     return [command, *words, *(["--", "too", "many"] if command in ENDLESS else [])]
 
 

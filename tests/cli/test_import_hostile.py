@@ -37,7 +37,7 @@ def damaged_export() -> bytes:
 
 
 def nested(depth: int) -> bytes:
-    """Return lists within lists, as JSON."""
+    """Return nested lists as JSON."""
     return b"[" * depth + b"]" * depth
 
 

@@ -1,4 +1,4 @@
-"""Each source of `memory import`, from an example of its format in `samples`.
+"""Each source of `memory import`, tested with an example of its format in `samples`.
 
 A sample is a folder with what the program wrote and `expected.json`. A file `NAME.sql` stands for
 the database NAME.
@@ -86,7 +86,7 @@ def forks() -> Iterator[ForkServer]:
 def import_until(
     forks: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Callable[[str, int], subprocess.CompletedProcess[str]]":
-    """Return a function that imports a path into a new home, until it is killed at a step."""
+    """Return a function that imports a path into a new home and is killed at a step."""
 
     def run(path: str, step: int) -> "subprocess.CompletedProcess[str]":
         monkeypatch.setenv("MEMORY_HOME", str(tmp_path / f"home {step}"))
@@ -100,8 +100,8 @@ def import_until(
 
 @pytest.fixture
 def sample(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that copies a sample, whose files it may change; it returns the folder, or
-    the file if there is only one.
+    """Return a function that copies a sample so that its files can be changed, and returns the
+    folder, or the file if there is only one.
     """
 
     def copy(source: str, pattern: str = "", replacement: str = "") -> Path:
@@ -176,7 +176,7 @@ def test_kinds_and_roles_of_wrong_types_do_not_break_an_import(
 
 
 def damaged(data: bytes) -> Iterator[bytes]:
-    """Yield data damaged in many ways, by accident or by an attacker."""
+    """Yield data damaged in many ways, as by accident or by an attacker."""
     half = len(data) // 2
     yield b""
     yield bytes(len(data))

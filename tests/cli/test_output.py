@@ -270,8 +270,8 @@ IMITATIONS = [
 def test_no_content_can_imitate_other_lines_of_an_answer(
     memory: Command, content: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each line of a content has a mark in front, in a column that content can't reach, and stays
-    within the width.
+    """Each line of content begins with a mark, in a column that content can't reach, and fits the
+    width.
     """
     monkeypatch.setenv("MEMORY_FORMAT", "text")
     monkeypatch.setenv("COLUMNS", "60")
@@ -433,7 +433,7 @@ def test_every_advised_command_names_the_namespace_and_the_store(
     options = f"-n bob --store {store}"
 
     def run(*arguments: str, **given: Any) -> str:
-        """Run a command on the store of bob; return everything that it prints."""
+        """Run a command with bob's namespace and store; return everything that it prints."""
         answer = memory(*arguments, *shlex.split(options), "--format", output, **given)
         return answer.out + answer.err
 

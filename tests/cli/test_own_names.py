@@ -117,7 +117,7 @@ def text_of(file: Path, node: ast.expr) -> str:
 
 
 def is_refused(name: str) -> bool:
-    """Return whether no namespace can have a name."""
+    """Return whether a name is refused for namespaces."""
     try:
         validate.namespace(name)
     except InvalidInput:

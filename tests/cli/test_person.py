@@ -1,4 +1,4 @@
-"""Decisions that only the user makes: an agent can't with any flag, and a script of the user needs
+"""Decisions that only the user makes: no flag lets an agent make them, and a user's script needs
 --yes.
 """
 

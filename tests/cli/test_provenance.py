@@ -1,4 +1,4 @@
-"""The origin of records on the command line: it is recorded, shown and filtered by, and no input
+"""The origin of records on the command line: it is recorded and shown, filters use it, and no input
 can forge it.
 """
 

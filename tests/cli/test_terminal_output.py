@@ -14,7 +14,7 @@ MINILM = {"EMBEDDER": "minilm"}
 
 
 def plain(answer: Answer) -> str:
-    """Return an answer without colours, and with the line endings of Unix."""
+    """Return an answer without colours and with Unix line endings."""
     return re.sub(r"\x1b\[\d+m", "", answer.out).replace("\r\n", "\n")
 
 

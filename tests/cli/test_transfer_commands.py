@@ -20,7 +20,7 @@ Store = Callable[..., str]
 
 @pytest.fixture
 def filled(memory: Command, stored: Store, once: Once) -> None:
-    """Memories and turns of three namespaces, with versions, a deleted one, a key, tags."""
+    """Memories and turns in three namespaces, with versions, a key, a tag and a deletion."""
 
     def fill() -> None:
         first = stored("The user prefers Python", "--type", "preference", "--key", "user/language")

@@ -810,7 +810,7 @@ def test_waiting_turns_come_last_and_are_never_shown_twice(memory: Command, home
 
 @pytest.mark.usefixtures("home")
 def test_a_waiting_conversation_is_first_on_the_first_page_and_on_no_other() -> None:
-    """A conversation that isn't stored yet has no title and no user, so it matches no filter."""
+    """A conversation that isn't stored yet has neither title nor user, so it matches no filter."""
     with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
         for name in ("one", "two"):
             found.add_turns(name, ["stored"])

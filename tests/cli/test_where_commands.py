@@ -16,7 +16,7 @@ from memories import Memories
 
 @pytest.fixture
 def filled(memory: Command, once: Once) -> dict[str, str]:
-    """Three memories and a conversation; the ids by content."""
+    """Three memories and a conversation; returns the ids by content."""
 
     def fill() -> dict[str, str]:
         made = {
@@ -39,7 +39,7 @@ def contents(memory: Command, *options: str) -> list[str]:
 
 
 def tags(memory: Command, *key: str) -> dict[str, int]:
-    """Return how many memories have each tag, or value of one."""
+    """Return how many memories have each tag, or each value of one tag."""
     answer = memory("tags", *key).json
     return {
         found.get("value", found.get("key")): found["count"]

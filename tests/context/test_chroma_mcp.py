@@ -31,7 +31,7 @@ TS = "2026-05-31T10:00:00+02:00"
 
 
 class Death(NamedTuple):
-    """When a process dies: at a call of this tool, before or after carrying it out; and the error
+    """When a process dies: on a call of this tool, before or after it is carried out; and the error
     that the client raises.
     """
 
@@ -41,7 +41,7 @@ class Death(NamedTuple):
 
 
 class Mortal:
-    """A client whose process dies at the calls that a test has chosen."""
+    """A client whose process dies on the calls that a test has chosen."""
 
     def __init__(self, client: Client, chroma: "FakeChroma") -> None:
         self._client, self._chroma = client, chroma

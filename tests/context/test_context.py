@@ -39,7 +39,7 @@ CORPUS = [
 
 
 class FakeGateway:
-    """Answers from lists or fails; it records the calls."""
+    """Answers from lists, or fails; records the calls."""
 
     def __init__(
         self, turns: int = 0, memories: int = 0, fails: Exception | None = None, part: str = "both"

@@ -65,7 +65,7 @@ class Flaky(EngineBackend):
     """Our engine, which fails while `error` is set."""
 
     error: Exception | None = None
-    fails_after = 0  # if set, it stores before it raises, like a lost acknowledgement
+    fails_after = 0  # if set, it stores before it raises, as if the acknowledgement were lost
 
     def append(self, turn: Any) -> str:
         if self.error and not self.fails_after:

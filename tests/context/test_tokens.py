@@ -196,7 +196,7 @@ def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -
     ],
 )
 def test_each_class_of_characters_has_its_own_cost(text: str, apart: int, together: int) -> None:
-    """The prices were fitted together: changing one makes the bound too low or too high."""
+    """The costs were fitted together: changing one makes the bound too low or too high."""
     assert (estimate_tokens(f"{text} " * 100), estimate_tokens(text * 100)) == (apart, together)
 
 

@@ -57,8 +57,8 @@ def gateway(hanging: Hanging) -> Iterator[MemoryGateway]:
 
 
 def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """From now on, answer no call and wait for none: on any machine, answered calls have enough
-    time.
+    """From now on, answer no call. The short deadline begins only now, so earlier calls have enough
+    time on any machine.
     """
     hanging.release.clear()
     gateway._deadline.seconds = SOON

@@ -60,7 +60,7 @@ def test_a_forked_child_does_not_repeat_ids_of_its_parent() -> None:
     assert theirs not in (before, new_id(NOW))
     assert (
         abs(uuid.UUID(theirs).int - uuid.UUID(before).int) > 1 << 40
-    )  # not the next ones of the same row
+    )  # not the next ids of the same sequence
     os.close(ours)
     os.close(its)
 

@@ -18,8 +18,8 @@ from memories.errors import ConfigError
 from memories.settings import SETTINGS, Config
 
 OTHER_USER = 12_345
-# For each setting a value that differs from its default; what a hostile folder would like to
-# choose, and more.
+# A value for each setting that differs from its default, including those that a hostile folder
+# would choose.
 HOSTILE = {
     "MEMORY_HOME": "/tmp/elsewhere",
     "MEMORY_STORE": "sqlite:////tmp/elsewhere/stolen.db",

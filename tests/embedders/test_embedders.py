@@ -221,7 +221,7 @@ def test_embedders_are_opened_by_name() -> None:
 
 
 class OddEmbedder(FakeEmbedder):
-    """An embedder that returns what a given function makes of the right vectors."""
+    """An embedder that passes the right vectors through a given function."""
 
     space = FakeEmbedder.space._replace(model="odd/1")
 

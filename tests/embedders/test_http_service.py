@@ -348,7 +348,7 @@ def test_a_shorter_vector_is_requested_if_the_model_supports_it(server: Server) 
         assert server.seen[-1].body[field_] == 256
 
 
-# --- long and strange texts
+# --- long and unusual texts
 
 
 def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
@@ -646,7 +646,7 @@ def test_a_connection_that_the_server_closed_is_reopened(server: Server) -> None
 def test_an_unusable_response_stores_nothing(
     server: Server, tmp_path: Path, trouble: Behaviour, message: str, fallback: str
 ) -> None:
-    """It isn't an outage either, so words don't replace the vectors."""
+    """It doesn't count as an outage, so the fallback to words doesn't apply."""
     server.next.append(trouble)
     embedder = opened(server, embedder_fallback=fallback)
     with pytest.raises(EmbedderError, match=message) as caught:
@@ -1009,7 +1009,8 @@ def test_a_cached_text_is_not_sent_again(server: Server, cache: Path) -> None:
     assert file.stat().st_size <= 1_000_000
     data = file.read_bytes()
     assert b"apples" not in data
-    # Nor is a vector readable without its text: zeros, which most of this one are, don't show.
+    # A vector can't be read without its text either: its zeros, which are most of its numbers,
+    # don't show.
     rows = [data[at : at + 16 + 4 * 64] for at in range(0, len(data), 16 + 4 * 64)]
     assert all(row.count(0) < 20 for row in rows if any(row))
     assert sum(any(row) for row in rows) == 3
@@ -1128,7 +1129,7 @@ def test_with_the_fallback_a_failing_service_gives_no_vectors(
 
 
 def test_with_the_fallback_there_is_one_attempt_of_three_seconds(server: Server) -> None:
-    """A large request gets more time; callers that can't use words are as patient as without a
+    """A large request gets more time; callers that can't use words wait as long as without a
     fallback.
     """
     seen: list[Patience] = []

@@ -27,8 +27,8 @@ def rows(name: str) -> list[tuple[str, str]]:
 
 
 def secret(rng: random.Random, kind: str) -> str:
-    """Return a PIN, a key, or a password as people choose them: three of four are drawn, one is a
-    word with a number.
+    """Return a PIN, a key, or a password as people choose them: most passwords are random, some
+    are a word with a number.
     """
     if kind == "pin":
         return corpus.text(rng, rng.choice((4, 6)), string.digits)

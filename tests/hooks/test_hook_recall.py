@@ -222,7 +222,7 @@ def test_a_resumed_session_without_memories_gets_nothing(hook: Hook) -> None:
 
 
 def test_a_resumed_session_gets_only_new_memories(hook: Hook, home: Path) -> None:
-    """Its host sends the model the earlier block again."""
+    """The host sends the earlier block to the model again."""
     resume = {"source": "resume"}
     with Memories() as memories:
         shown = memories.create(DEPLOY).memory
@@ -386,7 +386,7 @@ def test_recalled_memories_are_never_proposed_again(hook: Hook, home: Path) -> N
 
 
 def test_session_files_contain_no_text_of_memories(hook: Hook, home: Path) -> None:
-    """So a forgotten memory leaves no text in them."""
+    """A forgotten memory must leave no text in them."""
     with Memories() as memories:
         memories.create(DEPLOY)
     hook("session-start", {"source": "startup"})
@@ -450,7 +450,7 @@ def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
 
 
 def wait_for_events(home: Path, count: int) -> list[dict[str, Any]]:
-    """Wait until hooks have recorded so many events, which they do after their answer; return the
+    """Wait until hooks have recorded this many events, which they do after they answer; return the
     events.
     """
     until = time.monotonic() + 120
@@ -604,7 +604,7 @@ def test_a_memory_that_changed_after_it_was_shown_is_given_again(
         memories.update(shown.id, "Deploys happen on Thursdays at noon. Ask Ann first.")
     assert "Thursdays" in hook("user-prompt", prompt).context
     assert hook("user-prompt", prompt).silent
-    with Memories() as memories:  # the session has seen this text, but a later one since then
+    with Memories() as memories:  # the session has seen this text, but then a later one
         memories.update(shown.id, f"{DEPLOY}. Ask Ann first.")
     assert DEPLOY in hook("user-prompt", prompt).context
     assert hook("user-prompt", prompt).silent
@@ -663,7 +663,7 @@ def test_a_memory_counts_as_read_once_even_if_the_context_is_built_twice(
 
 @pytest.fixture
 def blocked(home: Path) -> None:
-    """A home in which hooks can't write: there are links, which they refuse, instead of files."""
+    """A home in which hooks can't write: instead of files it has links, which hooks refuse."""
     hooks = [f"hooks/claude-code.{event}" for event in ("session-start", "user-prompt", "stop")]
     for name in ("sessions/claude-code.s1", "inbox/claude-code.s1.jsonl", "hooks.log", *hooks):
         (home / name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -676,7 +676,7 @@ def test_if_session_files_cannot_be_written_hooks_recall_and_say_so(hook: Hook) 
     reason = "Too many levels of symbolic links"
     assert started.startswith(f"The memory can't record what this session is given ({reason})")
     assert DEPLOY in started
-    for _ in range(2):  # that it was given isn't recorded
+    for _ in range(2):  # the hook can't record that it gave the memory
         asked = hook("user-prompt", {"prompt": "when do deploys happen?"}, "--capture").context
         assert DEPLOY in asked
         assert "can't record" not in asked
@@ -730,7 +730,7 @@ def test_a_memory_is_given_again_when_its_correction_has_expired(
 
 
 def test_codex_runs_the_hooks_of_the_user_and_of_the_project(hook: Hook, home: Path) -> None:
-    """Of several hooks for one event, only the first takes effect."""
+    """If an event has several hooks, only the first takes effect."""
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     start = {"hook_event_name": "SessionStart", "source": "startup"}

@@ -1,5 +1,5 @@
-"""Hooks with a running server of their store: it recalls for them with the same answers, and stops
-no hook if it fails.
+"""Hooks with a running server of their store: it recalls for them with the same answers, and
+doesn't stop a hook if it fails.
 """
 
 import contextlib

@@ -153,7 +153,7 @@ REFUSALS = [
     "これは覚えないで：Goを使うことに決めました。",
     "不要记住：我们决定用Go。",
 ]
-# Each line hands over a text by someone else, whose sentences are not the user's.
+# Each line introduces a text by someone else, whose sentences are not the user's.
 HANDED_OVER = [
     ("Summarize the following email:", "we decided to close the office."),
     ("Can you rephrase this message from HR:", "From now on we use tabs."),
@@ -181,7 +181,7 @@ HANDED_OVER = [
     ("请总结下面这封邮件：", "我们决定用MinIO存附件。"),
     ("다음 글을 요약해 주세요:", "대기열은 RabbitMQ로 하기로 결정했습니다."),
 ]
-# Lines with a colon that hand nothing over: the next paragraph is the user's own.
+# Lines with a colon that introduce nothing: the next paragraph is the user's own.
 NOT_HANDED_OVER = [
     "Fix this error: TypeError in app.js.",
     "Explain this code:\n```\nfoo()\n```",

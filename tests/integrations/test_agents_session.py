@@ -146,7 +146,7 @@ def test_a_second_run_of_the_real_sdk_continues_the_session(memories: Memories) 
             self.wfile.write(data)
 
         def log_message(self, *arguments: object) -> None:
-            """Write no log."""
+            """Log nothing."""
 
     @function_tool
     def look() -> str:

@@ -191,7 +191,7 @@ def test_the_real_sdk_runs_the_tool(tool: MemoriesTool, memories: Memories) -> N
             self.wfile.write(data)
 
         def log_message(self, *arguments: object) -> None:
-            """Write no log."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Texts that say that something has changed are recognised in every language."""
+"""Texts that announce a change are recognized in every language."""
 
 import pytest
 

@@ -199,7 +199,7 @@ def test_an_iso_time_means_its_day() -> None:
 
 
 def test_any_number_that_looks_like_a_year_counts_as_one() -> None:
-    """A known limit: `1999 dollars` counts as a year, which only adds a little closeness."""
+    """A known limit: `1999 dollars` counts as a year, which adds only a little closeness."""
     assert spans_of("who paid 1999 dollars?") == ["1999-01-01/1999-12-31"]
 
 

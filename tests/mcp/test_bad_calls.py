@@ -212,7 +212,7 @@ def test_a_bad_call_is_refused_and_changes_nothing(memories: Memories) -> None:
 
 
 def names_of_tools() -> st.SearchStrategy[str]:
-    """Draw the name of a tool; only this imports the SDK of MCP, which takes a second."""
+    """Draw the name of a tool; only this imports the MCP SDK, which takes a second."""
     from memories.mcp.server import TOOLS
 
     return st.sampled_from(sorted(TOOLS))

@@ -1021,7 +1021,7 @@ class Slow(FakeEmbedder):
 
 @pytest.fixture
 def slow(memories: Memories, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agent, Slow]]:
-    """An agent whose model takes long to load, and that model."""
+    """An agent whose model loads slowly, and that model."""
 
     from memories.mcp import stdio as mcp_stdio
 

@@ -1,4 +1,4 @@
-"""A fake model with four kinds of API on the loopback: it calls one tool, then says "done"."""
+"""A fake model with four kinds of API on localhost: it calls one tool, then says "done"."""
 
 import json
 import re

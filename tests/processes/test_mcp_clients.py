@@ -1,4 +1,4 @@
-"""`memory mcp` in real agents, offline: their model is a fake one on the loopback."""
+"""`memory mcp` in real agents, offline: their model is a fake one on localhost."""
 
 import json
 import os

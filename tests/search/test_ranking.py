@@ -579,7 +579,7 @@ def test_verbatim_candidates_are_first() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
-BEST = 0.6  # so half of it, and it less the gap, are 0.3
+BEST = 0.6  # half of it is 0.3, and so is the difference from the gap
 NEAR = {"noise_bounds": NoiseBounds(max_gap=0.3)}
 
 

@@ -19,7 +19,7 @@ from memories.stores.records import BESIDE, Matches
 
 
 class Row(NamedTuple):
-    """A matching turn; `has` are its terms."""
+    """A matching turn; `has` lists its terms."""
 
     position: int
     has: str = ""

@@ -18,7 +18,7 @@ from memories.stores import open_store
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let streams look for changes often."""
+    """Make streams look for changes often."""
     monkeypatch.setattr(server, "POLL_SECONDS", 0.05)
 
 

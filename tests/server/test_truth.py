@@ -14,7 +14,7 @@ Token = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def project(tmp_path: Path) -> tuple[str, Path]:
-    """The name and the folder of a repository in the user's register."""
+    """The name and folder of a repository in the user's register."""
     top = tmp_path / "shop"
     top.mkdir()
     (top / "compose.yml").write_text("port: 5433\n")

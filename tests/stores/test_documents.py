@@ -270,9 +270,7 @@ def die_at(
     *,
     names: tuple[str, ...] = ("add", "update", "delete", "set_state"),
 ) -> None:
-    """Let the writer die instead of sending its changing request with this number, counted
-    from 0.
-    """
+    """Let the writer die instead of sending the changing request with this number, counted from 0."""
     left = [number]
 
     def before(name: str) -> None:

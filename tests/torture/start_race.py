@@ -1,4 +1,4 @@
-"""Lets processes create a store at the same moment: `start_race.py FOLDER PROCESSES ROUNDS`."""
+"""Makes processes create a store at the same moment: `start_race.py FOLDER PROCESSES ROUNDS`."""
 
 import os
 import sys

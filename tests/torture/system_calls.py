@@ -1,4 +1,4 @@
-"""Lets system calls fail, and checks that no acknowledged write is lost, that each error is one of
+"""Makes system calls fail, and checks that no acknowledged write is lost, that each error is one of
 ours, and that the next start works.
 
 `system_calls.py FOLDER COUNT` runs the first COUNT of all cases, in a mixed order. A case is a

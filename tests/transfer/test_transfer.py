@@ -94,7 +94,7 @@ def quiet(_what: str, _done: int, _whole: int) -> None:
 
 
 def at(seconds: float) -> datetime:
-    """Return a time so many seconds after the first."""
+    """Return the time this many seconds after the first."""
     return T0 + timedelta(seconds=seconds)
 
 

@@ -1,4 +1,4 @@
-"""A draft with a given id: a retry is recognised, and a different text with that id is refused."""
+"""A draft with a given id: a retry is recognized, and a different text with that id is refused."""
 
 import itertools
 import json

@@ -279,7 +279,7 @@ def test_a_reworded_change_is_proposed_and_parallel_facts_are_not(
 
 @pytest.fixture
 def linked(memories: Memories) -> tuple[str, str]:
-    """An older and a newer memory in other words, whose link a person accepted."""
+    """An older memory and a reworded newer one, whose link a person accepted."""
     older = create(memories, "The panel of the management is in Looker")
     newer = create(memories, "The management no longer uses Looker: its panel is now in Metabase")
     [(_, proposal)] = memories.truth.tidy()

@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 
 def long_text(size: int) -> str:
-    """Return a text of this many characters, whose sentences differ."""
+    """Return a text of this many characters with different sentences."""
     sentences = (f"The ferry leaves harbour {number} at nine. " for number in itertools.count())
     text = "".join(itertools.islice(sentences, size // 30 + 1))
     return f"{text[: size - 1]}x"

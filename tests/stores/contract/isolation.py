@@ -277,9 +277,7 @@ class Isolation(Opened):
         assert set(search(store, "red green blue", where, k=3)) == {"other"}
 
     def test_interleaved_memories_and_turns_are_all_found(self, store: Store) -> None:
-        """With enough of each, written together and separately, that a store builds indexes for
-        them.
-        """
+        """There are enough of each, written together and separately, for a store to build indexes."""
         count = 1_100
         vectors = unit_vectors(2 * count)
         own = {MEMORY: vectors[:count], HISTORY: vectors[count:]}

@@ -15,7 +15,7 @@ from memories.guard.origin import origin, origin_of
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate
 
-MANY = 70  # more than a search reads of the best matches
+MANY = 70  # more than the best matches that a search reads
 CURSOR, CODEX = ("cursor", "2.0"), ("codex", "1.1")
 
 

@@ -31,7 +31,7 @@ OpenStore = Callable[[Space | None], Store]
 
 
 def at(seconds: float) -> datetime:
-    """Return a time so many seconds after the first."""
+    """Return the time this many seconds after the first."""
     return T0 + timedelta(seconds=seconds)
 
 
@@ -176,7 +176,7 @@ def unit_vectors(count: int, seed: int = 1) -> Any:
 
 
 def seen(store: Store, where: Filter) -> Any:
-    """Return all answers of a store about a filter, in a comparable form."""
+    """Return all answers of a store for a filter, in a comparable form."""
     records = everything(store, where)
     return (
         [

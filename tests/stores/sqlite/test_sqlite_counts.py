@@ -230,7 +230,7 @@ def test_a_forgotten_memory_leaves_no_label_key(path: Path) -> None:
 
 
 def steps(store: SQLiteStore) -> dict[str, int]:
-    """Return the hundreds of steps that SQLite's virtual machine takes for each query."""
+    """Return how many hundreds of steps SQLite's virtual machine takes for each query."""
     taken = dict[str, int]()
     where = pool()
     deleted = where._replace(state="ended", ended_by="delete")

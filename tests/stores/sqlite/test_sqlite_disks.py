@@ -259,8 +259,8 @@ def test_a_disk_without_free_blocks_or_inodes_for_this_user_counts_as_full(
     inodes: tuple[int, int],
     is_full: bool,
 ) -> None:
-    """Shared memory takes 8 blocks. The first number of each pair counts everything free, the
-    second what users other than root may use.
+    """Shared memory takes 8 blocks. The first number of each pair counts all free blocks, the
+    second those that users other than root may use.
     """
     monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
     status = [4096, 4096, 9, *blocks, 9, *inodes, 0, 0]

@@ -492,7 +492,7 @@ def test_a_store_works_without_a_valid_side_file(
 def test_a_kill_during_a_checkpoint_loses_nothing(
     path: Path, open_path: OpenPath, write_and_kill: Killed
 ) -> None:
-    """Half of the log is then in the file, whose modification time isn't the recorded one."""
+    """By then half of the log is in the file, whose modification time isn't the recorded one."""
     fill(path, "a")
     write_and_kill(path, "b", "c", checkpoint="last")
     assert names(open_path(path)) == ["a", "b", "c"]

@@ -49,7 +49,7 @@ UPDATE record SET note = 'migrated';
 
 
 def inspect_file(path: Path) -> list[str]:
-    """Return the version and state of a file, and the additions of `NEXT` that it has."""
+    """Return the version and state of a file, and which additions of `NEXT` it has."""
     db = apsw.Connection(str(path))
     try:
         added = db.execute(
