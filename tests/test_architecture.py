@@ -397,7 +397,7 @@ def test_commands_without_vectors_do_not_load_heavy_libraries(command: str, empt
     assert in_process(script, empty, command.replace("ID", made.id))
 
 
-def test_a_memory_unlike_the_stored_ones_is_created_without_reading_word_lists(empty: Path) -> None:
+def test_creating_an_unrelated_memory_reads_no_word_lists(empty: Path) -> None:
     script = """
 import sys
 from memories import Memories
@@ -489,7 +489,7 @@ def test_every_helper_and_fixture_of_the_tests_has_a_docstring() -> None:
     assert undocumented == []
 
 
-def test_only_one_file_opens_stores() -> None:
+def test_stores_are_opened_in_only_one_source_file() -> None:
     """Apart from `engine.py`: idempotency keys are in a separate database, and an import reads
     copies of other programs' databases.
     """

@@ -92,7 +92,9 @@ def test_a_day_includes_its_first_and_its_last_millisecond(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("changed", ["created", "deleted", "updated"])
 @pytest.mark.parametrize("late", [-1, 0, 1])
-def test_a_rollback_keeps_changes_up_to_its_time(tmp_path: Path, changed: str, late: int) -> None:
+def test_a_rollback_keeps_changes_up_to_and_including_its_time(
+    tmp_path: Path, changed: str, late: int
+) -> None:
     """A change in the millisecond of the rollback's time stays; one in the next millisecond is
     undone.
     """

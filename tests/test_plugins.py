@@ -241,7 +241,7 @@ await hooks.dispose()
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 @pytest.mark.parametrize("is_of_subagent", [False, True])
-def test_the_opencode_plugin_runs_hooks_only_for_sessions_of_a_person(
+def test_the_opencode_plugin_runs_hooks_only_for_user_sessions(
     is_of_subagent: bool, tmp_path: Path
 ) -> None:
     """A session with a parent was started by an agent for a task. With hooks of its own, it would

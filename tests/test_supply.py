@@ -37,7 +37,7 @@ def test_every_installed_file_has_a_digest_and_no_fixed_source(lock: str) -> Non
 
 
 @pytest.mark.parametrize("lock", [CORE, SERVER], ids=["core", "server"])
-def test_the_locks_of_parts_agree_with_the_whole_lock(lock: str) -> None:
+def test_partial_locks_agree_with_the_full_lock(lock: str) -> None:
     assert sbom.pinned(lock).items() <= sbom.pinned(LOCK).items()
 
 

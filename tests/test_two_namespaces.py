@@ -438,7 +438,7 @@ LISTINGS: tuple[dict[str, Any], ...] = (
 )
 
 
-def test_pages_of_a_listing_omit_no_copy(copy_store: Callable[[], str]) -> None:
+def test_pages_of_a_listing_include_every_copy(copy_store: Callable[[], str]) -> None:
     wrong: list[str] = []
     with open_as(copy_store(), "bob") as bob, open_as(bob._url, "shared") as shared:
         for one in (bob, shared):

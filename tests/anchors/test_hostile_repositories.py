@@ -252,7 +252,7 @@ def test_a_broken_cache_is_ignored(tmp_path: Path) -> None:
         assert verdict is not None and verdict.word == "verified"
 
 
-def test_a_stored_anchor_that_leads_out_is_not_checked(tmp_path: Path) -> None:
+def test_a_stored_anchor_that_points_outside_the_project_is_not_checked(tmp_path: Path) -> None:
     judge = Judge(lambda _: tmp_path)
     for anchor in ("../x", "/etc/passwd::root", ".env::TOKEN"):
         with pytest.raises(InvalidInput):

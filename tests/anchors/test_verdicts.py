@@ -178,7 +178,7 @@ def test_a_tag_or_a_pin_does_not_confirm_a_memory(
         (".env::TOKEN", "may contain secrets"),
     ],
 )
-def test_an_anchor_that_does_not_hold_is_refused(
+def test_an_anchor_that_does_not_match_the_project_is_refused(
     memories: Memories, anchor: str, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):

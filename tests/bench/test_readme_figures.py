@@ -29,7 +29,7 @@ def test_a_figure_that_differs_is_replaced() -> None:
     assert readme.update(differing) == text
 
 
-def test_a_figure_in_the_readme_equals_the_one_in_its_table() -> None:
+def test_a_figure_in_the_readme_matches_its_table() -> None:
     figures = readme.render_figures()
     share = re.search(r"for (\d+)% of the questions", figures)
     assert share
@@ -39,7 +39,7 @@ def test_a_figure_in_the_readme_equals_the_one_in_its_table() -> None:
     assert f"{float(row.split('|')[4]):.0f}" == share[1]
 
 
-def test_a_page_without_the_row_of_a_figure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_lacks_the_row_of_a_figure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readme, "ROOT", ROOT / "tests")
     with pytest.raises(OSError, match="reliability"):
         readme.render_figures()

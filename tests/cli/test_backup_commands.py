@@ -161,7 +161,7 @@ def test_a_backup_removes_leftovers_of_a_killed_backup_but_not_of_a_running_one(
 
 
 @pytest.mark.usefixtures("ids")
-def test_a_damaged_store_gets_no_backup_and_keeps_the_old_ones(
+def test_a_damaged_store_is_not_backed_up_and_keeps_old_backups(
     memory: Command, store: Path, home: Path, run_python: RunPython
 ) -> None:
     memory("backup", "--keep", "1")

@@ -255,7 +255,7 @@ def test_a_bad_turn_is_refused_and_no_turn_is_stored(
     assert memory("turns", "tail", "trip").json["count"] == 0
 
 
-def test_a_path_that_cannot_be_opened_is_named(memory: Command, folder: Path) -> None:
+def test_the_error_names_a_path_that_cannot_be_opened(memory: Command, folder: Path) -> None:
     """Row 64; `test_transfer_commands` has pipes and devices."""
     (folder / "dangling").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")

@@ -464,7 +464,7 @@ def test_bad_input_gets_a_one_sentence_error_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["Bob Smith", "über", "../x", ".x"])
-def test_a_bad_namespace_is_quoted_with_the_rule(memory: Command, name: str) -> None:
+def test_the_error_for_a_bad_namespace_quotes_it_with_the_rule(memory: Command, name: str) -> None:
     answer = memory("list", "-n", name)
     assert (answer.code, answer.error) == (
         2,
@@ -544,7 +544,7 @@ def test_only_a_store_with_partitions_is_repartitioned(
     assert not (tmp_path / "store").exists()
 
 
-def test_stopping_a_server_that_does_not_run_says_so(memory: Command) -> None:
+def test_stopping_a_server_that_is_not_running_reports_that(memory: Command) -> None:
     assert memory("serve", "--stop", "--format", "text").out == "No server was running.\n"
     assert memory("serve", "--stop").json == {"running": False, "stopped": False}
 
@@ -574,7 +574,9 @@ def test_bad_settings_get_a_one_sentence_error(memory: Command, home: Path) -> N
         ('namespace = ""', "is set but empty"),
     ],
 )
-def test_a_bad_config_file_is_named(memory: Command, home: Path, text: str, part: str) -> None:
+def test_the_error_for_a_bad_config_file_names_it(
+    memory: Command, home: Path, text: str, part: str
+) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_text(text)
     answer = memory("list")
@@ -584,7 +586,9 @@ def test_a_bad_config_file_is_named(memory: Command, home: Path, text: str, part
     assert one_clean_sentence(answer.error)
 
 
-def test_a_binary_config_file_is_named(memory: Command, home: Path, folder: Path) -> None:
+def test_the_error_for_a_binary_config_file_names_it(
+    memory: Command, home: Path, folder: Path
+) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in memory("list").error
@@ -705,7 +709,7 @@ def test_unusual_but_valid_input_is_accepted(memory: Command) -> None:
 # --- stores that can't be used (rows 77 to 79)
 
 
-def test_an_id_of_another_namespace_gets_the_same_answer_as_an_unknown_one(memory: Command) -> None:
+def test_an_id_of_another_namespace_gets_the_same_answer_as_an_unknown_id(memory: Command) -> None:
     """Row 23."""
     theirs = memory("create", "of bob", "-n", "bob").json["id"]
     for command in ("get", "delete", "reinforce", "restore", "history", "update", "forget"):
@@ -784,7 +788,9 @@ anything = st.text(st.characters(codec=None), max_size=200) | st.text(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=anything)
-def test_a_search_for_anything_raises_nothing_unexpected(long_lived: Memories, text: str) -> None:
+def test_a_search_for_arbitrary_text_raises_no_unexpected_error(
+    long_lived: Memories, text: str
+) -> None:
     for scope in ("memories", "all"):
         try:
             found = long_lived.search(text, scope=scope)

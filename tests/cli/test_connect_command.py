@@ -740,7 +740,7 @@ def test_a_link_out_of_the_project_is_refused(memory: Command, user: Path, folde
 
 
 @pytest.mark.parametrize("host", ["zed", "windsurf", "claude-desktop"])
-def test_a_host_without_projects_says_so(host: str, memory: Command) -> None:
+def test_connecting_a_host_without_projects_is_refused(host: str, memory: Command) -> None:
     assert "omit --scope project" in memory("connect", host, "--scope", "project").error
 
 
@@ -1008,7 +1008,9 @@ def test_the_next_step_of_a_projects_connection_works_in_any_folder(
     assert row["next"] == f"to disconnect it: {undo}"
 
 
-def test_a_host_that_cannot_capture_says_so(memory: Command, user: Path) -> None:
+def test_connecting_with_capture_reports_a_host_that_cannot_capture(
+    memory: Command, user: Path
+) -> None:
     for _ in range(2):
         answer = memory("connect", "zed", "--capture").json["connected"][0]
         assert any("Zed has no hooks, so it captures nothing" in each for each in answer["notes"])

@@ -139,7 +139,7 @@ def test_a_migration_copies_the_undamaged_records(
     assert len(copy.json["results"]) == 2
 
 
-def test_a_copy_keeps_records_that_were_damaged_later_in_its_source(
+def test_a_copy_keeps_records_that_are_later_damaged_in_its_source(
     memory: Command, stored: Callable[..., str], home: Path, tmp_path: Path
 ) -> None:
     stored("kept elsewhere")

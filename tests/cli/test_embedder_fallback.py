@@ -197,7 +197,7 @@ def test_memories_without_a_vector_get_it_later(
         assert memories.status().without_vector_count == 0
 
 
-def test_processes_with_one_home_share_the_pause(
+def test_processes_with_the_same_home_share_the_pause(
     memory: Command, process: Command, service: Server, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER_FALLBACK", "local")

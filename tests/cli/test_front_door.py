@@ -71,7 +71,7 @@ def test_ctrl_c_gets_a_one_sentence_message_at_any_moment(
         ("memories.write.turns", ["turns", "add", "talk", "content"]),
     ],
 )
-def test_ctrl_c_during_a_change_says_that_the_change_may_have_been_made(
+def test_ctrl_c_during_a_change_reports_that_it_may_have_been_made(
     moment: str, arguments: list[str]
 ) -> None:
     done = interrupted(moment, *arguments)

@@ -389,7 +389,7 @@ def test_a_wrong_command_line_gets_a_one_sentence_error(
     ],
 )
 @pytest.mark.cold
-def test_a_repeated_option_with_one_value_is_refused(
+def test_repeating_a_single_value_option_is_refused(
     memory: Command, home: Path, arguments: tuple[str, ...], option: str
 ) -> None:
     answer = memory(*arguments)

@@ -120,7 +120,7 @@ def test_a_dot_outside_a_repository_is_refused(
     )
 
 
-def test_a_key_of_the_project_takes_precedence_over_one_outside_projects(
+def test_a_key_in_the_project_takes_precedence_over_one_outside_projects(
     memory: Command, shop: Path
 ) -> None:
     outside = {"PROJECT_DETECTION": "false"}

@@ -51,7 +51,7 @@ def test_a_confirmation_says_what_it_corrects_and_undoes_an_update(
 
 
 @pytest.mark.parametrize("changes", [["The API listens on port 6379"], ["--tag", "team=blue"]])
-def test_a_memory_that_stays_corrected_names_its_correction(
+def test_a_memory_that_remains_corrected_names_its_correction(
     memory: Command, chain: tuple[str, str], changes: list[str]
 ) -> None:
     older, newer = chain
@@ -68,7 +68,7 @@ def test_restoring_a_version_says_what_it_corrects(memory: Command) -> None:
     assert (answer["corrects"], answer["hint"]) == (newer, current_again(older, newer))
 
 
-def test_an_update_that_ends_a_link_says_so(memory: Command, chain: tuple[str, str]) -> None:
+def test_an_update_that_ends_a_link_reports_it(memory: Command, chain: tuple[str, str]) -> None:
     older, newer = chain
     other = memory("update", older, "The office is in Rome.").json
     assert other["hint"] == f"{newer} no longer corrects this memory"
@@ -78,7 +78,7 @@ def test_an_update_that_ends_a_link_says_so(memory: Command, chain: tuple[str, s
     assert moved["hint"] == f"this memory no longer corrects {later['corrects']}"
 
 
-def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[str, str]) -> None:
+def test_an_update_that_changes_nothing_reports_it(memory: Command, chain: tuple[str, str]) -> None:
     older, newer = chain
     unchanged = "nothing was changed: the memory already says this"
     answer = memory("update", newer, PORT.format(6380))
@@ -92,7 +92,7 @@ def test_an_update_that_changes_nothing_says_so(memory: Command, chain: tuple[st
     assert removed["hint"] == f"this memory no longer corrects {older}"
 
 
-def test_removing_the_link_of_an_expired_correction_says_so(
+def test_removing_the_link_of_an_expired_correction_reports_that(
     memory: Command, chain: tuple[str, str]
 ) -> None:
     older, newer = chain
@@ -149,7 +149,9 @@ def test_an_update_names_a_tag_that_it_did_not_find(memory: Command) -> None:
     assert "hint" not in memory("update", made, "--remove-tag", "team").json
 
 
-def test_many_updates_say_what_each_did(memory: Command, chain: tuple[str, str]) -> None:
+def test_an_update_of_many_memories_reports_the_effect_on_each(
+    memory: Command, chain: tuple[str, str]
+) -> None:
     older, newer = chain
     answer = memory("update", "-", "--tag", "team=blue", stdin=f"{older}\n{newer}\n").json
     assert [result.get("hint", "")[:36] for result in answer["results"]] == [newer, ""]
@@ -294,7 +296,7 @@ def test_compact_advice_about_a_correction_matches_it(
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_accepting_an_outdated_proposal_says_that_nothing_was_done(
+def test_accepting_an_outdated_proposal_reports_that_nothing_was_done(
     memory: Command, form: str
 ) -> None:
     older, _ = (memory("create", PORT.format(n), "--force").json["id"] for n in (1, 2))

@@ -203,7 +203,7 @@ def test_the_working_folder_may_have_been_removed(memory: Command, folder: Path)
 
 
 @pytest.mark.parametrize("command", ["connect", "off", "trust"])
-def test_a_command_that_needs_the_removed_working_folder_says_so(
+def test_a_command_that_needs_the_removed_working_folder_reports_that(
     memory: Command, folder: Path, command: str
 ) -> None:
     folder.rmdir()

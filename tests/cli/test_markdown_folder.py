@@ -309,7 +309,7 @@ def test_an_edit_in_any_imported_namespace_becomes_a_version(
         assert (found["content"], found["version"]) == ("The port is 2.", 2)
 
 
-def test_an_edit_that_changes_a_link_says_so(memory: Command, tmp_path: Path) -> None:
+def test_an_edit_that_changes_a_link_reports_it(memory: Command, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     older = memory("create", "The API listens on port 5433", "-n", "bob").json["id"]
     newer = memory("create", "The API listens on port 5434", "-n", "bob").json["id"]
@@ -431,7 +431,7 @@ def test_the_file_of_a_forgotten_memory_is_removed(filled: Command, tmp_path: Pa
         (lambda text: text.replace('title: "', "title: ["), "damaged frontmatter"),
     ],
 )
-def test_a_damaged_file_is_named(
+def test_the_error_for_a_damaged_file_names_it(
     filled: Command, tmp_path: Path, damage: Callable[[str], str], problem: str
 ) -> None:
     folder = tmp_path / "out"

@@ -79,7 +79,7 @@ def test_stats_in_every_format(memory: Command, stored: Store) -> None:
     assert memory("stats", "--since", "1d", "--no-shared", "-n", "bob").json["memory_count"] == 0
 
 
-def test_a_bar_of_several_days_says_so(memory: Command) -> None:
+def test_a_bar_that_covers_several_days_is_labelled(memory: Command) -> None:
     with Memories(embedder="fake") as memories:
         for days in (0, 100):
             memories.create(

@@ -275,7 +275,7 @@ def test_other_line_separators_do_not_end_a_line_of_json(memory: Command, sign: 
     assert memory("turns", "add", "trip", "-", stdin=lines({"content": f"a{sign}b"})).code == 0
 
 
-def test_options_for_one_turn_are_refused_with_standard_input(memory: Command) -> None:
+def test_options_for_a_single_turn_are_refused_with_standard_input(memory: Command) -> None:
     answer = memory(
         "turns", "add", "trip", "-", "--speaker", "Ann", stdin=lines({"content": "hello"})
     )
@@ -412,7 +412,7 @@ def test_options_select_what_is_searched(
 
 
 @pytest.mark.usefixtures("filled")
-def test_now_decides_what_yesterday_means(memory: Command) -> None:
+def test_now_determines_what_yesterday_means(memory: Command) -> None:
     for now, expected in (("2026-05-02", "2026-05-01"), ("2026-05-03", "2026-05-02")):
         answer = memory(
             "search",

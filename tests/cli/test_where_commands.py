@@ -101,7 +101,7 @@ def test_matching_memories_are_deleted_and_restored(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_command_without_matches_says_so_and_succeeds(memory: Command) -> None:
+def test_a_command_without_matches_reports_that_and_succeeds(memory: Command) -> None:
     for command in (
         ("delete",),
         ("forget", "--yes"),
@@ -184,7 +184,7 @@ def test_forgetting_matching_memories_requires_yes(memory: Command) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_turns_and_the_memories_made_from_them_are_forgotten(memory: Command) -> None:
+def test_turns_and_memories_made_from_them_are_forgotten(memory: Command) -> None:
     planned = memory("forget", "--where", "conversation = standup", "--in", "all", "--dry-run").json
     assert planned["counts"] == {"forget": 4}
     planned = memory("turns", "forget", "standup", "--with-memories", "--dry-run").json
@@ -203,7 +203,7 @@ def test_turns_and_the_memories_made_from_them_are_forgotten(memory: Command) ->
     assert memory("turns", "forget", "standup", "--with-memories", "--yes").code == 1
 
 
-def test_a_memory_made_from_a_turn_is_forgotten_after_changes(
+def test_a_changed_memory_made_from_a_turn_is_still_forgotten(
     memory: Command, filled: dict[str, str]
 ) -> None:
     memory("update", filled["Ann leads the web team"], "Ann leads the shop team")

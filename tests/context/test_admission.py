@@ -65,7 +65,7 @@ def test_suspicious_memories_are_left_out_with_or_without_marks() -> None:
     assert summarize(left_out) == {"suspicious": {"count": 2, "ids": ["a", "b"]}}
 
 
-def test_one_agent_can_fill_its_own_context() -> None:
+def test_a_single_agent_can_fill_its_own_context() -> None:
     found = [memory(str(number)) for number in range(12)]
     kept, left_out = admit_memories(found, DEFAULT, 8)
     assert (len(kept), left_out) == (8, [])

@@ -325,7 +325,9 @@ def test_threads_assign_unique_indexes(gateway: MemoryGateway, chroma: FakeChrom
     assert numbers == list(range(12))
 
 
-def test_processes_with_one_home_assign_unique_indexes(chroma: FakeChroma, tmp_path: Path) -> None:
+def test_processes_with_the_same_home_assign_unique_indexes(
+    chroma: FakeChroma, tmp_path: Path
+) -> None:
     """Like two processes, the two backends share nothing but files."""
     backends = [ChromaMcpBackend(chroma.connect, tmp_path, "chroma") for _ in range(2)]
 
@@ -471,7 +473,7 @@ def test_a_missing_program_is_not_retried(backend: ChromaMcpBackend, chroma: Fak
     assert chroma.starts == 1
 
 
-def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_program_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_MCP_COMMAND", "/nowhere/chroma-mcp --x")
     with (
         MemoryGateway("chroma-mcp://127.0.0.1:1") as gateway,

@@ -171,7 +171,7 @@ def test_without_a_message_id_only_an_identical_turn_is_a_repetition(
     assert gateway.append_history("c", "assistant", "ok", 0, TS) == "c#4"
 
 
-def test_two_writers_that_ask_for_the_same_index_get_different_ones(
+def test_two_writers_that_request_the_same_index_get_different_indexes(
     gateway: MemoryGateway, store: str
 ) -> None:
     with MemoryGateway(store) as other:

@@ -79,7 +79,7 @@ def test_a_health_check_stores_nothing_and_counts_no_read(
     "error", [ConnectionError("nobody answers"), MCPError("the disk is\nbroken"), OSError("gone")]
 )
 @pytest.mark.parametrize(("operation", "part"), [("tail", "history"), ("count_window", "memory")])
-def test_the_part_that_fails_is_named(
+def test_a_health_check_names_the_failing_part(
     memory: AgentMemory, backend: Failing, error: Exception, operation: str, part: str
 ) -> None:
     backend.errors[operation] = error

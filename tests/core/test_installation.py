@@ -31,7 +31,7 @@ def environment(folder: Path, marker: str, text: str = "") -> Path:
         ("venv", "pyvenv.cfg", "pip"),
     ],
 )
-def test_an_installer_is_recognized_by_what_it_leaves_in_the_environment(
+def test_an_installer_is_recognized_by_its_traces_in_the_environment(
     folder: str, marker: str, installer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(environment(tmp_path / folder, marker)))

@@ -1116,7 +1116,7 @@ print(len(embedder.embed("end")))
 
 
 @pytest.mark.parametrize("trouble", [status(500), status(429), status(401), drop])
-def test_with_the_fallback_a_failing_service_gives_no_vectors(
+def test_with_the_fallback_a_failing_service_returns_no_vectors(
     server: Server, trouble: Behaviour, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.next += [trouble] * MAX_TRIES

@@ -184,7 +184,7 @@ def test_errors_do_not_quote_a_secret(memories: Memories) -> None:
         assert planted not in str(refused.value)
 
 
-def test_a_key_with_a_secret_still_names_one_memory(memories: Memories) -> None:
+def test_a_key_with_a_secret_still_identifies_one_memory(memories: Memories) -> None:
     one, other = secret(), secret()
     made = [
         memories.create(f"said {n}", key=f"k/{key}").memory

@@ -39,7 +39,7 @@ def test_empty_or_invalid_text_is_refused(check, text) -> None:  # type: ignore[
 
 
 @pytest.mark.parametrize("text", ["!", "🎉", "语", "ß", "+", "…", "\u0301"])
-def test_one_visible_character_is_enough(text: str) -> None:
+def test_one_visible_character_is_enough_for_a_text(text: str) -> None:
     assert validate.content(text)
     assert validate.query(text)
 

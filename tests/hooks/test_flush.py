@@ -87,7 +87,7 @@ def test_a_prompt_and_an_answer_become_turns_and_a_proposal(home: Path) -> None:
 
 
 @pytest.mark.parametrize("cwd", ["/" + "a" * 300, "/a" * 3_000, "/nowhere", "/x\0y", "\udcff"])
-def test_an_event_of_a_folder_that_can_not_be_read_is_stored(home: Path, cwd: str) -> None:
+def test_an_event_from_an_unreadable_folder_is_stored(home: Path, cwd: str) -> None:
     record_event(home, "user-prompt", prompt="When do deploys happen?", cwd=cwd)
     record_event(home, "session-end", cwd=cwd)
     done = flush_inbox(home)
@@ -225,7 +225,7 @@ def test_only_transcripts_of_the_host_are_read(
     assert flush_inbox(home).turns == 0
 
 
-def test_a_forked_session_does_not_store_the_lines_of_the_first_one(
+def test_a_forked_session_does_not_store_lines_of_the_original_session(
     hook: Hook, home: Path, transcript: Path
 ) -> None:
     """Its transcript repeats them, even those written while memory was off."""
@@ -582,7 +582,7 @@ def test_events_for_another_store_wait_for_it(
     assert flush_inbox(home).proposed == 1
 
 
-def test_the_events_of_a_session_that_changes_its_store_wait_for_each_store(
+def test_events_of_a_session_with_two_stores_wait_for_the_right_store(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     other = f"sqlite:///{tmp_path}/other.db"

@@ -103,7 +103,7 @@ def test_a_session_that_began_before_the_server_is_ignored(hook: Hook, home: Pat
 
 
 @pytest.mark.parametrize("last_prompt", ["how are you?", "memory off"])
-def test_after_the_named_session_has_ended_the_latest_one_is_used(
+def test_after_the_named_session_ends_the_latest_session_is_used(
     hook: Hook, home: Path, last_prompt: str
 ) -> None:
     start_session(hook, "s1", "bob")
@@ -113,9 +113,7 @@ def test_after_the_named_session_has_ended_the_latest_one_is_used(
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
 
 
-def test_the_session_after_a_cleared_one_keeps_the_namespace_of_the_hooks(
-    hook: Hook, home: Path
-) -> None:
+def test_a_session_after_a_clear_keeps_the_namespace_of_the_hooks(hook: Hook, home: Path) -> None:
     for name in ("s1", "s2"):
         where = {"session_id": name, "cwd": str(Path.cwd())}
         assert not hook("session-start", where, "-n", "bob").code
@@ -124,7 +122,7 @@ def test_the_session_after_a_cleared_one_keeps_the_namespace_of_the_hooks(
         assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
 
 
-def test_a_session_that_has_ended_gives_the_tools_no_identity(hook: Hook, home: Path) -> None:
+def test_an_ended_session_gives_the_tools_no_identity(hook: Hook, home: Path) -> None:
     start_session(hook, "s1")
     start_session(hook, "s2", "bob")
     assert not hook("session-end", {"session_id": "s2", "reason": "other"}).code

@@ -102,7 +102,9 @@ JUNK = [
 
 
 @pytest.mark.parametrize(("role", "text", "content"), WORTH)
-def test_sentences_worth_remembering_are_proposed_whole(role: str, text: str, content: str) -> None:
+def test_sentences_worth_remembering_are_proposed_in_full(
+    role: str, text: str, content: str
+) -> None:
     assert [each.content for each in candidates(text, role)] == [content]
 
 

@@ -58,7 +58,7 @@ def test_memory_is_off_behind_a_link_to_a_folder_that_is_off(folder: Path, tmp_p
     assert not is_on(tmp_path / "link")
 
 
-def test_no_file_of_a_repository_switches_memory_on(folder: Path, home: Path) -> None:
+def test_no_file_in_a_repository_can_switch_memory_on(folder: Path, home: Path) -> None:
     """A repository can contain settings in .env, and a file like the one in the home."""
     home.mkdir(parents=True)
     (home / files.OFF).write_text(f"{folder.resolve()}\n")
@@ -254,7 +254,7 @@ def test_an_empty_home_setting_is_reported_with_its_source(
     assert str(refused.value).startswith(f"{source} is set but empty")
 
 
-def test_memory_is_off_in_a_folder_whose_name_the_host_cannot_write(
+def test_memory_is_off_in_a_folder_whose_name_the_host_cannot_encode(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts replace what is not UTF-8 in a path with U+FFFD, so the event names no folder."""

@@ -314,7 +314,7 @@ def test_a_project_keeps_its_name_when_its_first_commit_is_made(tmp_path: Path) 
     assert name_of(top) == before
 
 
-def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path) -> None:
+def test_another_repository_in_the_same_place_is_a_separate_project(tmp_path: Path) -> None:
     top = create_repository(tmp_path / "shop", remote=ACME)
     before = name_of(top)
     top.rename(tmp_path / "gone")
@@ -333,7 +333,7 @@ def test_another_repository_in_the_same_place_is_another_project(tmp_path: Path)
     )
 
 
-def test_a_clone_whose_folder_reuses_an_inode_is_another_project(
+def test_a_clone_whose_folder_reuses_an_inode_is_a_separate_project(
     tmp_path: Path, home: Path
 ) -> None:
     """File systems reuse the inode number of a removed folder."""
@@ -501,7 +501,7 @@ def test_short_forms_of_remotes_are_expanded(tmp_path: Path, home: Path) -> None
         '[a "b\\',
     ],
 )
-def test_a_hostile_configuration_gives_a_project_no_other_name(config: str, tmp_path: Path) -> None:
+def test_a_hostile_configuration_cannot_rename_a_project(config: str, tmp_path: Path) -> None:
     top = create_repository(tmp_path / "shop")
     before = name_of(top)
     (top / ".git" / "config").write_text(config)

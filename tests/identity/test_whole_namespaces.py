@@ -448,7 +448,7 @@ with Memories(url, namespace=name, embedder="fake") as memories:
 
 # other tests prove the separation in one process, and the core's promises concurrent writers
 @pytest.mark.thorough
-def test_twelve_identities_that_write_at_once_stay_separate(
+def test_twelve_identities_that_write_concurrently_stay_separate(
     tmp_path: Path, clean_environment: Mapping[str, str]
 ) -> None:
     url = f"sqlite:///{tmp_path}/twelve/memories.db"

@@ -169,7 +169,7 @@ def test_a_chat_without_a_user_does_not_read_the_owners_memory(run: Any) -> None
     assert "stone" not in json.loads(answer)["result"]
 
 
-def test_users_of_a_chat_service_share_no_memory(run: Any) -> None:
+def test_users_of_a_chat_service_do_not_share_memories(run: Any) -> None:
     secret = tool("create_memory", content="Ann's door code hides under the mat.")
     run(secret, platform="telegram", user_id="Ann_1")
     ask = tool("search_memories", query="Where does Ann's door code hide?")

@@ -120,7 +120,7 @@ def test_a_prompt_recalls_the_memory_that_it_needs_once(plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("key", [GROUP, "agent:main:subagent:7"])
-def test_groups_and_subagents_get_nothing(plugin: Plugin, key: str) -> None:
+def test_groups_and_subagents_get_no_memories(plugin: Plugin, key: str) -> None:
     with Memories() as memories:
         memories.create("The salary talk is on Friday")
     assert plugin.prompt("when is the salary talk?", key) is None

@@ -125,7 +125,7 @@ def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
         ("１２３", "the code is 123"),
     ],
 )
-def test_the_index_text_of_a_content_has_the_terms_of_a_query(query: str, content: str) -> None:
+def test_the_index_text_contains_the_terms_of_a_matching_query(query: str, content: str) -> None:
     assert query_terms(query)
     assert missing(query, content) == []
     assert coverage(content, [term for term in query_terms(query) if " " not in term]) == 1.0

@@ -310,7 +310,9 @@ def test_a_wrong_link_is_undone_as_the_answer_says(modern: Agent, memories: Memo
     )
 
 
-def test_the_older_link_of_a_corrected_memory_is_removed_truthfully(modern: Agent) -> None:
+def test_removing_the_older_link_of_a_corrected_memory_is_reported_truthfully(
+    modern: Agent,
+) -> None:
     older, middle, newest = (
         modern.call("create_memory", content=f"The database listens on port {port}")["id"]
         for port in (5433, 5434, 5435)
@@ -500,7 +502,9 @@ def test_searches_and_lists_use_every_filter(modern: Agent, memories: Memories) 
     ]
 
 
-def test_the_caller_is_the_agent_unless_it_names_one(agent: Agent, memories: Memories) -> None:
+def test_the_caller_is_tagged_as_the_agent_unless_the_call_names_another(
+    agent: Agent, memories: Memories
+) -> None:
     plain = agent.call("create_memory", content="one thing")["id"]
     named = agent.call("create_memory", content="another thing", tags={"agent": "nova"})["id"]
     assert memories.get(plain).tags == {"agent": "tester"}

@@ -63,7 +63,7 @@ FAULTS = [
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 @pytest.mark.parametrize("when", ["{}", "{}+"], ids=["once", "from-then-on"])
 @pytest.mark.parametrize(("call", "error"), FAULTS)
-def test_a_fault_while_a_store_is_created_leaves_no_store_or_a_complete_one(  # noqa: PLR0917 - fixtures and parameters
+def test_a_fault_during_creation_leaves_no_store_or_a_complete_one(  # noqa: PLR0917 - fixtures and parameters
     tmp_path: Path,
     run_python: RunPython,
     clean_environment: Mapping[str, str],

@@ -180,7 +180,7 @@ def test_a_killed_writer_loses_no_acknowledged_write(
 
 
 @pytest.mark.thorough
-def test_a_kill_during_a_forget_loses_nothing_and_brings_nothing_back(
+def test_a_kill_during_a_forget_loses_nothing_and_restores_nothing(
     kill: Callable[..., dict[str, Any]],
 ) -> None:
     totals = kill("forget", 12, seed=2)
@@ -189,7 +189,7 @@ def test_a_kill_during_a_forget_loses_nothing_and_brings_nothing_back(
 
 
 @pytest.mark.thorough
-def test_a_kill_while_the_store_is_created_leaves_no_store_or_a_complete_one(
+def test_a_kill_during_creation_leaves_no_store_or_a_complete_one(
     kill: Callable[..., dict[str, Any]],
 ) -> None:
     assert kill("first", 30, seed=3)["rounds"] == 30

@@ -209,7 +209,7 @@ def test_the_same_text_from_many_processes_is_stored_once(
     assert inspect_store(run_python, path) == ("ok", 1, 1, 1)
 
 
-def test_concurrent_updates_of_a_memory_all_become_versions(
+def test_each_concurrent_update_of_a_memory_becomes_a_version(
     path: Path, at_once: Callable[..., list[Any]], run_python: RunPython
 ) -> None:
     made = """

@@ -369,7 +369,7 @@ def test_relative_days_in_a_turn_count_from_the_day_of_the_turn(
 @pytest.mark.parametrize(
     ("day", "first"), [("2026-02-19", "yesterday"), ("2026-02-21", "tomorrow")]
 )
-def test_a_turn_about_the_asked_day_ranks_first_among_turns_of_one_day(
+def test_a_turn_about_the_requested_day_ranks_first_among_turns_of_one_day(
     talk: Memories, day: str, first: str
 ) -> None:
     for word in ("yesterday", "today", "tomorrow"):
@@ -497,7 +497,9 @@ def test_a_memory_has_no_surroundings(
     assert (found.age_days, found.accesses, found.confidence) == (0, 0, 1)
 
 
-def test_a_memory_of_the_day_asked_for_comes_first(store: Store, embedder: Embedder | None) -> None:
+def test_a_memory_from_the_requested_day_comes_first(
+    store: Store, embedder: Embedder | None
+) -> None:
     moments = iter([NOW - 40 * DAY, NOW - DAY, NOW - 20 * DAY])
     written: dict[datetime, str] = {}
     for moment in moments:

@@ -58,7 +58,7 @@ def test_an_expired_memory_replaces_nothing(memories: Memories) -> None:
     assert contents(memories, limit=1) == [OLD]
 
 
-def test_the_newer_memory_comes_first_even_if_only_the_older_one_has_the_words_of_the_question(
+def test_a_newer_memory_comes_first_even_if_only_the_older_one_has_the_query_words(
     memories: Memories,
 ) -> None:
     memories.create("Feature branches are merged with a merge commit.")

@@ -263,7 +263,7 @@ def test_scales_of_a_memory_are_combined_as_means(
 # --- turns
 
 
-def test_the_scales_of_a_turn_have_their_weights() -> None:
+def test_each_scale_of_a_turn_has_its_own_weight() -> None:
     evidence = Evidence(
         word_score=3.0,
         session_best=6.0,

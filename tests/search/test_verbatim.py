@@ -5,7 +5,7 @@ from pathlib import Path
 from memories import Memories
 
 
-def test_a_memory_with_exactly_the_words_comes_first(tmp_path: Path) -> None:
+def test_a_memory_with_exactly_the_query_words_comes_first(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
         texts = [
             f"{number:04x} of the ledger " + "with more words " * (number % 40)

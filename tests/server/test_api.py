@@ -524,7 +524,7 @@ def test_a_token_has_only_its_granted_rights(
     assert contents(config) == []
 
 
-def test_a_token_with_less_than_admin_in_one_namespace_cannot_manage_the_entire_store(
+def test_a_token_must_be_admin_in_every_namespace_to_manage_the_entire_store(
     owner: TestClient, token: Token
 ) -> None:
     limited = token("*:admin", "bob:r")

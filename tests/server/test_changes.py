@@ -81,7 +81,7 @@ def test_missed_changes_are_sent_after_a_reconnection(live: Live, config: Config
         assert next(events)["data"]["number"] == 3
 
 
-def test_a_stream_that_breaks_before_the_missed_changes_loses_none(
+def test_a_stream_that_breaks_before_sending_missed_changes_loses_none(
     live: Live, config: Config
 ) -> None:
     with Memories(config=config) as other:

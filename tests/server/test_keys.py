@@ -60,7 +60,9 @@ def create(client: TestClient, content: str, key: str) -> Any:
     )
 
 
-def test_servers_with_one_store_share_keys_across_folders(tmp_path: Path, config: Config) -> None:
+def test_servers_with_the_same_store_share_keys_across_folders(
+    tmp_path: Path, config: Config
+) -> None:
     with app(config.store, tmp_path / "one") as one, app(config.store, tmp_path / "other") as other:
         made = create(one, "Deploys happen on Tuesdays", "k1")
         assert create(other, "Deploys happen on Tuesdays", "k1").json() == made.json()

@@ -109,7 +109,7 @@ def test_a_client_can_discover_the_address_of_the_issuer(
     assert wanted in refused.headers["www-authenticate"]
 
 
-def test_the_metadata_of_a_server_below_a_path_is_where_rfc_9728_puts_it(
+def test_metadata_of_a_server_below_a_path_is_at_the_address_of_rfc_9728(
     config: Config, issuer: TokenIssuer
 ) -> None:
     options = Options(port=8765, issuer=issuer.url, public_url="http://127.0.0.1:8765/memory/")

@@ -276,7 +276,7 @@ def test_a_write_with_an_unknown_result_is_reported_as_in_doubt(
 
 
 @pytest.mark.thorough
-def test_a_client_of_a_stopping_servers_store_learns_that_nothing_was_written(
+def test_a_store_client_of_a_stopping_server_learns_that_nothing_was_written(
     start: Start, environment: Mapping[str, str], tmp_path: Path
 ) -> None:
     site = start(0.3)

@@ -451,7 +451,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_killed_client_leaves_nothing_half_done(server: ChromaServer) -> None:
+def test_a_killed_client_leaves_no_partial_changes(server: ChromaServer) -> None:
     """It is killed with SIGKILL at a random moment, thirty times; each memory has one current
     version, and every acknowledged write is there.
     """

@@ -150,7 +150,7 @@ def test_repeating_the_call_finishes_an_interrupted_move(
         assert (exported(bob), exported(alice)) == ([], before)
 
 
-def test_a_copy_that_was_changed_meanwhile_is_not_overwritten(
+def test_a_copy_changed_meanwhile_is_not_overwritten(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
@@ -165,7 +165,7 @@ def test_a_copy_that_was_changed_meanwhile_is_not_overwritten(
         assert alice.get(ids[0]).content == "Deploys happen on Mondays"
 
 
-def test_a_correction_moved_alone_is_unlinked_and_linked_again_when_it_returns(url: str) -> None:
+def test_a_correction_moved_alone_is_unlinked_and_relinked_when_it_returns(url: str) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         older = bob.create("Deploys of the shop happen on Tuesdays at 09:30").id
         newer = bob.create("Deploys of the shop happen on Thursdays at 09:30").memory

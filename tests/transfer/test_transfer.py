@@ -356,7 +356,7 @@ def test_memories_with_the_ids_of_another_program_are_exported_in_the_same_order
     assert groups == sorted(ids)
 
 
-def test_an_export_contains_nothing_of_other_namespaces(full: SQLiteStore) -> None:
+def test_an_export_contains_nothing_from_other_namespaces(full: SQLiteStore) -> None:
     lines = lines_of(full, ["ann", "shared"])
     assert len(lines) == 15
     assert not any("bob" in line or "secret" in line for line in lines)

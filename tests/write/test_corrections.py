@@ -326,7 +326,7 @@ def test_memories_of_different_projects_or_keys_are_not_linked(memories: Memorie
 
 
 @pytest.mark.parametrize("keys", [(None, "api/port"), ("api/port", None)])
-def test_a_memory_with_a_key_and_one_without_correct_each_other(
+def test_memories_with_and_without_a_key_can_correct_each_other(
     memories: Memories, keys: tuple[str | None, str | None]
 ) -> None:
     older = create(memories, OLD, key=keys[0])
@@ -367,7 +367,7 @@ def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -
     assert changed(f"corrections in {name}", judged) == []
 
 
-def test_drafts_of_one_call_correct_each_other_in_order(memories: Memories) -> None:
+def test_drafts_in_one_call_correct_each_other_in_order(memories: Memories) -> None:
     created = memories.create_many([Draft(OLD), Draft(NEW)])
     assert created[0].memory is not None
     assert created[1].corrects == created[0].memory.id
@@ -521,7 +521,7 @@ REWORDED = "Since the move to Rome our public interface is reachable on 5435."
 
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("pending", [False, True])
-def test_a_successor_in_other_words_takes_over_the_links_of_a_correction(
+def test_a_reworded_successor_takes_over_the_links_of_a_correction(
     memories: Memories, known: bool, pending: bool
 ) -> None:
     ids = [create(memories, OLD), create(memories, OLD.rstrip("."), force=True)]

@@ -89,7 +89,7 @@ def test_a_memory_is_current_again_when_its_correction_expires(
         ((None, 1), {0}, {0}),
     ],
 )
-def test_a_chain_ends_with_the_last_of_its_corrections_that_is_valid(
+def test_a_chain_ends_with_its_last_valid_correction(
     memories: Memories,
     clock: Clock,
     days: tuple[int | None, int | None],
@@ -135,7 +135,7 @@ def test_a_correction_that_becomes_valid_again_corrects_again(
 
 
 @pytest.mark.parametrize("end", ["delete", "forget", "not_corrects"])
-def test_a_chain_whose_last_correction_ends_expires_with_the_one_before(
+def test_a_chain_without_its_last_correction_expires_with_the_one_before(
     memories: Memories, clock: Clock, end: str
 ) -> None:
     older, middle, newest = chain(memories, clock, 1, None)

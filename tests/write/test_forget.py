@@ -105,7 +105,7 @@ def test_forgetting_either_memory_erases_the_proposal_to_link_them(
     assert memories.get(ids[1 - which]).content == texts[1 - which]
 
 
-def test_a_proposal_that_a_person_rewrote_stays_without_the_proposed_text(
+def test_a_proposal_rewritten_by_a_person_is_kept_without_the_proposed_text(
     memories: Memories, now: list[datetime], home: Path
 ) -> None:
     memory_id = create(memories, f"The {SECRET} sale runs", valid_until="2026-05-02")
@@ -119,7 +119,7 @@ def test_a_proposal_that_a_person_rewrote_stays_without_the_proposed_text(
 
 @erasing
 @pytest.mark.parametrize("key", [None, "gate"])
-def test_forgetting_a_memory_erases_the_accepted_one_that_was_merged_into_it(
+def test_forgetting_a_memory_erases_an_accepted_memory_merged_into_it(
     memories: Memories, now: list[datetime], home: Path, erase: Erase, key: str | None
 ) -> None:
     text = f"The {SECRET} gate is green"
@@ -132,7 +132,7 @@ def test_forgetting_a_memory_erases_the_accepted_one_that_was_merged_into_it(
     assert files_with(home, SECRET) == []
 
 
-def test_forgetting_a_memory_keeps_an_accepted_one_that_it_superseded(
+def test_forgetting_a_memory_keeps_an_accepted_memory_that_it_superseded(
     memories: Memories, now: list[datetime]
 ) -> None:
     older = create(memories, "The gate is green", pending=True)

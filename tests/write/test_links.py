@@ -98,7 +98,7 @@ def test_a_text_that_changes_back_and_forth_is_current_each_time(memories: Memor
 @pytest.mark.parametrize(
     "text", ["The API listens on port 8080", "the API listens on port  8080.", OLD]
 )
-def test_a_corrected_memory_that_is_only_reworded_stays_corrected(
+def test_a_corrected_memory_that_is_only_reworded_remains_corrected(
     memories: Memories, text: str
 ) -> None:
     older, newer = chain(memories)
@@ -124,7 +124,7 @@ def test_a_corrected_memory_that_repeats_its_correction_leaves_the_chain(
     assert links(memories) == {first: (None, third), second: (None, None), third: (first, None)}
 
 
-def test_a_memory_that_leaves_the_middle_of_a_chain_closes_it(memories: Memories) -> None:
+def test_a_chain_closes_when_a_memory_leaves_its_middle(memories: Memories) -> None:
     first, second, third = chain(memories, 3)
     memories.update(second, ELSEWHERE)
     assert links(memories) == {first: (None, third), second: (None, None), third: (first, None)}
@@ -156,7 +156,7 @@ def test_a_memory_that_is_restated_under_its_key_is_current(
     assert links(memories) == {older: (newer, None), newer: (None, older)}
 
 
-def test_an_older_text_for_a_key_stays_corrected(memories: Memories) -> None:
+def test_an_older_text_for_a_key_remains_corrected(memories: Memories) -> None:
     older = str(memories.create(OLD, key="api/port").id)
     between = memories._clock()
     newer = str(memories.create(NEW).id)
@@ -284,7 +284,7 @@ def test_a_rollback_keeps_a_link_that_was_restored_in_the_meantime(memories: Mem
     assert links(memories) == linked
 
 
-def test_memories_that_say_the_same_are_not_linked_when_the_one_between_them_ends(
+def test_memories_with_the_same_fact_are_not_linked_when_the_one_between_ends(
     memories: Memories,
 ) -> None:
     older, middle = chain(memories)

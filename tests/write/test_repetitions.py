@@ -195,7 +195,7 @@ def test_the_decay_of_a_memory_that_becomes_reinforceable_restarts(
     assert memories.get(memory_id).confidence == 1.0
 
 
-def test_drafts_of_one_call_repeat_each_other(memories: Memories) -> None:
+def test_drafts_in_one_call_can_repeat_each_other(memories: Memories) -> None:
     drafts = [Draft(TEXT, tags={f"n{number}": "1"}) for number in range(60)]
     made = memories.create_many([*drafts, Draft(TEXT, tags={"n0": "2"})])
     assert {each.id for each in made} == {made[0].id}
@@ -217,7 +217,7 @@ def test_an_older_repetition_reinforces_nothing(memories: Memories, clock: Clock
     )
 
 
-def test_among_equal_memories_a_draft_repeats_the_one_that_it_does_not_contradict(
+def test_among_equal_memories_a_draft_repeats_one_that_it_does_not_contradict(
     memories: Memories,
 ) -> None:
     facts = [
@@ -462,7 +462,9 @@ def test_repeating_the_middle_of_a_chain_makes_it_the_end(memories: Memories, cl
     ]  # fmt: skip
 
 
-def test_an_older_repetition_stays_corrected(memories: Memories, clock: Clock) -> None:
+def test_a_memory_repeated_with_an_older_time_remains_corrected(
+    memories: Memories, clock: Clock
+) -> None:
     old = memories.create(OLD).id
     clock.now += 2 * DAY
     new = memories.create(NEW).id

@@ -90,7 +90,7 @@ def test_the_only_memory_is_named_if_it_is_close(tmp_path: Path) -> None:
         assert not similar_to(memories, "Lena works from Dublin.")
 
 
-def test_a_text_in_a_script_that_the_model_does_not_know_names_nothing_by_meaning(
+def test_text_in_an_unknown_script_names_no_memory_by_meaning(
     memories: Memories,
 ) -> None:
     memories.create("棚卸しは月末の金曜日の夜に行い、その日は更新を出さない。")

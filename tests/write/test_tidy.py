@@ -147,7 +147,7 @@ def test_the_last_copy_of_a_text_is_not_deleted(
         ({"source": "a"}, {"source": "b"}),
     ],
 )
-def test_a_copy_that_adds_something_is_not_proposed_for_deletion(
+def test_a_copy_with_additional_data_is_not_proposed_for_deletion(
     memories: Memories,
     now: list[datetime],
     older: dict[str, object],
@@ -170,7 +170,7 @@ def test_a_copy_with_other_data_is_not_proposed_for_deletion(
 
 
 @pytest.mark.parametrize("change", ["pin", "correct"])
-def test_a_copy_of_a_memory_that_is_corrected_or_less_lasting_is_not_deleted(
+def test_a_copy_of_a_corrected_or_less_lasting_memory_is_not_deleted(
     memories: Memories, now: list[datetime], change: str
 ) -> None:
     older = create(memories, "Deploys happen on Tuesdays")
@@ -435,7 +435,7 @@ def test_a_long_text_is_quoted_by_its_beginning() -> None:
     assert failures_of(rows, tidy._quote) == []
 
 
-def test_a_table_of_changes_shows_the_first_ones_and_counts_all() -> None:
+def test_a_table_of_changes_shows_the_first_changes_and_counts_all() -> None:
     tally, at = many.BulkTally(), datetime(2026, 5, 1, tzinfo=UTC)
     record = Record(Ref(Collection.MEMORY, "bob", "m", 1), "x" * (many.MAX_EXCERPT + 1), at)
     tally.add_all("delete", [record] * (many.MAX_STEPS + 1))

@@ -76,7 +76,7 @@ def test_a_new_entry_replaces_only_a_half_written_line(tmp_path: Path, length: i
     assert numbers(queue) == [0, 1, 2]
 
 
-def test_the_queue_is_private_and_keeps_whole_lines_only(tmp_path: Path) -> None:
+def test_the_queue_is_private_and_keeps_only_complete_lines(tmp_path: Path) -> None:
     queue = RetryQueue(tmp_path / "deep" / "er" / "q.jsonl")
     assert (bool(queue), queue.entries(), queue.drain(print).done) == (False, [], 0)  # type: ignore[comparison-overlap]
     queue.add({"text": "first\n\u2028 line"})

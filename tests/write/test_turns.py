@@ -765,7 +765,7 @@ def test_turns_are_found_by_words_alone(url: str) -> None:
             memories.search("ferry", scope="history", min_similarity=0.5)
 
 
-def test_a_search_of_a_store_without_turns_finds_none(memories: Memories) -> None:
+def test_searching_a_store_without_turns_finds_nothing(memories: Memories) -> None:
     assert memories.search("anything", scope="history") == ()
     assert memories.search("anything", scope="all") == ()
     assert memories.explain("anything", scope="history").considered == ()
@@ -815,7 +815,7 @@ def test_turns_are_still_there_after_reopening(url: str) -> None:
 # --- pages and listings
 
 
-def test_pages_go_through_a_conversation(memories: Memories) -> None:
+def test_a_conversation_can_be_read_in_pages(memories: Memories) -> None:
     memories.add_turns("talk", [f"turn {number}" for number in range(25)])
     memories.add_turns("talk-2", ["another"])
     pages = [memories.turns("talk", start=start, limit=10) for start in (0, 10, 20, 30)]

@@ -94,7 +94,7 @@ def test_a_value_is_returned_unchanged(store: BaseStore) -> None:
     assert last.value == {"content": "Ann swims"}
 
 
-def test_a_missing_item_is_none_and_deleting_it_changes_nothing(store: BaseStore) -> None:
+def test_a_missing_item_is_none_and_deleting_it_has_no_effect(store: BaseStore) -> None:
     assert store.get(ANN, "k") is None
     store.delete(ANN, "k")
     store.put(ANN, "k", {"a": 1})

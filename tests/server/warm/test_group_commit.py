@@ -241,9 +241,7 @@ def test_if_the_disk_fails_no_write_of_the_transaction_is_acknowledged(
     assert group_commit.create(memories, [Draft("after it")], False, True)[0].stored
 
 
-def test_after_damage_nothing_more_is_written(
-    memories: Memories, group_commit: GroupCommit
-) -> None:
+def test_nothing_is_written_after_damage(memories: Memories, group_commit: GroupCommit) -> None:
     def damaged() -> None:
         raise StoreDamaged("m.db is damaged") from OSError("malformed")
 
@@ -285,7 +283,7 @@ def test_a_full_queue_refuses_writes_at_once(
     assert group_commit.writes == 4
 
 
-def test_closing_writes_what_waits_and_refuses_later_writes(
+def test_closing_completes_waiting_writes_and_refuses_later_ones(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
@@ -714,7 +712,7 @@ def stored_state(store: Store) -> tuple[list[Any], dict[str, str]]:
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(before=st.lists(ASKED, max_size=4), asked=st.lists(ASKED, min_size=1, max_size=12))
-def test_writes_in_one_transaction_have_the_same_results_as_in_sequence(
+def test_writes_in_one_transaction_have_the_same_results_as_sequential_writes(
     before: list[Asked], asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Duplicates, corrections, keys, provenance, quotas, redaction, review and ids don't depend on

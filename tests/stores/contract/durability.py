@@ -71,7 +71,7 @@ class Durability(Opened):
 
     # --- whole records
 
-    def test_a_record_comes_back_as_it_was_written(self, open_store: OpenStore) -> None:
+    def test_a_record_is_read_as_it_was_written(self, open_store: OpenStore) -> None:
         written = Record(
             ref=Ref(MEMORY, "ann", new_id(T0), 7),
             text="Ünïcode 日本語 🎉 'quotes' \"double\" \\ %s {x}\n\ttwo lines",
@@ -316,7 +316,7 @@ class Durability(Opened):
 
     # --- several at once
 
-    def test_eight_threads_use_one_store_at_once(self, store: Store) -> None:
+    def test_eight_threads_can_use_one_store_concurrently(self, store: Store) -> None:
         failures: list[BaseException] = []
 
         def use(worker: int) -> None:

@@ -169,7 +169,7 @@ class Isolation(Opened):
         named = [(), ("%",), ("*",), ("ANN",), ("an",), ("ann ",), ("ann','bob",), ("",)]
         assert failed_cases(check, named) == []
 
-    def test_two_namespaces_are_read_as_one(self, twins: Store) -> None:
+    def test_two_namespaces_can_be_read_together(self, twins: Store) -> None:
         assert twins.count(pool("ann", "bob")) == 10
         assert twins.labels(pool("ann", "bob"), "who") == {"ann": 5, "bob": 5}
 

@@ -105,7 +105,7 @@ class Review:
         with pytest.raises(RequestError):
             bob.review.accept([waits.id])
 
-    def test_a_waiting_memory_takes_no_key_until_it_is_accepted(
+    def test_a_waiting_memory_does_not_claim_its_key_until_it_is_accepted(
         self, open_store: OpenStore
     ) -> None:
         memories = open_memories(open_store(FakeEmbedder.space))
@@ -127,7 +127,7 @@ class Review:
         assert ids(memories, pending=True) == []
         assert memories.get(waits.id).superseded_by == taken.id
 
-    def test_an_accepted_memory_is_an_ordinary_one(self, open_store: OpenStore) -> None:
+    def test_an_accepted_memory_is_like_any_other(self, open_store: OpenStore) -> None:
         clock = Clock()
         memories = open_memories(open_store(FakeEmbedder.space), clock, channel="hook")
         replaced = Memories(

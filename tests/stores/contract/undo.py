@@ -318,7 +318,7 @@ class Undo(Opened):
             with pytest.raises(InvalidInput):
                 memories.rollback(to)  # type: ignore[arg-type]
 
-    def test_deleting_many_can_be_undone_in_one_step(
+    def test_deleting_many_memories_can_be_undone_in_one_step(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bulk, "BATCH", 3)
@@ -342,7 +342,7 @@ class Undo(Opened):
         assert {group: after[group] for group in before} == before
         assert len(after) == 10
 
-    def test_many_are_changed_in_order_of_creation(
+    def test_many_memories_are_changed_in_order_of_creation(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         memories = open_memories(store, Clock())
@@ -354,7 +354,7 @@ class Undo(Opened):
         for done in (tagged, deleted):
             assert [step.id for step in done.steps] == [created.id for created in made]
 
-    def test_forgetting_many_erases_every_version_in_any_state(self, store: Store) -> None:
+    def test_forgetting_many_memories_erases_every_version_in_any_state(self, store: Store) -> None:
         clock = Clock()
         memories = open_memories(store, clock)
         ids = [
@@ -389,7 +389,9 @@ class Undo(Opened):
         assert memories.forget_where("conversation = standup", scope="all").counts == {"forget": 4}
         assert [entry.id for entry in memories.conversations()] == ["retro"]
 
-    def test_changing_the_tags_of_many_can_be_undone_in_one_step(self, store: Store) -> None:
+    def test_changing_the_tags_of_many_memories_can_be_undone_in_one_step(
+        self, store: Store
+    ) -> None:
         clock = Clock()
         memories = open_memories(store, clock)
         for number, kind in enumerate(["pref", "preference", "fact"]):

@@ -209,7 +209,7 @@ def test_another_server_completes_a_request_of_a_killed_server_once(
     assert stored(memories) == there
 
 
-def test_one_key_at_two_servers_at_the_same_time_is_done_once(
+def test_a_request_sent_to_two_servers_at_once_with_one_key_is_done_once(
     serve: Serve, memories: Memories
 ) -> None:
     both = [serve(), serve()]

@@ -381,7 +381,7 @@ print(told(lambda: SQLiteStore(path, None).count(mine)))
     assert "another process wrote to" in second
 
 
-def test_a_process_without_free_descriptors_says_so(path: Path, run_python: RunPython) -> None:
+def test_a_process_without_free_descriptors_reports_that(path: Path, run_python: RunPython) -> None:
     script = (
         STORE
         + """

@@ -212,7 +212,7 @@ def test_a_removed_file_can_be_created_again_after_a_restart(path: Path) -> None
         path.unlink()
 
 
-def test_a_copy_without_a_log_gets_one_when_it_is_written(path: Path, tmp_path: Path) -> None:
+def test_a_copy_without_a_log_gets_a_log_on_its_first_write(path: Path, tmp_path: Path) -> None:
     """`VACUUM INTO` makes such copies; without a log, several processes could not share the
     file.
     """

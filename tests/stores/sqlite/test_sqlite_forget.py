@@ -538,7 +538,7 @@ def config_of(folder: Path, url: str) -> Config:
 
 @pytest.mark.first(5)
 @pytest.mark.parametrize(("url", "verb", "step"), IN_STEPS)
-def test_a_failure_after_the_commit_of_an_erasure_says_so(
+def test_a_failure_after_the_commit_of_an_erasure_is_reported_as_such(
     tmp_path: Path, url: str, verb: str, step: int, fail: Callable[[int], Failing]
 ) -> None:
     filled = tmp_path / "filled"

@@ -265,7 +265,7 @@ def _results_of_bob(store: SQLiteStore) -> str:
         pytest.param(150, id="small"),
     ],
 )
-def test_many_records_in_one_namespace_hide_none_in_another(
+def test_many_records_in_one_namespace_do_not_hide_records_in_another(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
     """Its lines are between those of bob and share a word with them."""
