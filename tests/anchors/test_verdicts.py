@@ -86,7 +86,7 @@ def verdict_of(memories: Memories, memory_id: str) -> str:
         ("Postgres was set up on 2026-05-01 in docker-compose.yml", ["docker-compose.yml"]),
     ],
 )
-def test_anchors_are_things_named_in_the_text_that_the_project_contains(
+def test_anchors_are_things_in_the_project_that_the_text_names(
     memories: Memories, create: Create, text: str, anchors: list[str]
 ) -> None:
     assert list(memories.get(create(text)).anchors) == anchors
@@ -100,7 +100,7 @@ def test_no_anchors_are_found_with_an_empty_list_or_another_project(
     assert memories.get(create(text, tags={"project": "other"})).anchors == ()
 
 
-def test_a_changed_literal_is_noticed_with_the_reason_and_the_time(
+def test_a_changed_literal_is_reported_with_the_reason_and_the_time(
     memories: Memories, create: Create, project: Path, now: list[datetime]
 ) -> None:
     memory_id = create("Postgres listens on 5433, see docker-compose.yml")
@@ -116,7 +116,7 @@ def test_a_changed_literal_is_noticed_with_the_reason_and_the_time(
     assert verdict_of(memories, memory_id) == "changed docker-compose.yml is gone"
 
 
-def test_a_renamed_function_and_a_removed_folder_are_noticed(
+def test_a_renamed_function_and_a_removed_folder_are_reported(
     memories: Memories, create: Create, project: Path
 ) -> None:
     function = create("lock_order in src/refund.py locks rows")
@@ -186,7 +186,7 @@ def test_an_anchor_that_does_not_match_the_project_is_refused(
     assert memories.list().memories == ()
 
 
-def test_a_name_that_a_file_only_mentions_becomes_a_literal(
+def test_a_name_that_a_file_only_mentions_becomes_a_literal_anchor(
     memories: Memories, create: Create
 ) -> None:
     memory_id = create("x", anchors=["src/refund.py::rows"])
@@ -319,7 +319,7 @@ def test_a_captured_memory_waits_with_its_anchors(memories: Memories, project: P
     assert (waiting.anchors, waiting.verdict) == (("docker-compose.yml::5433",), None)
 
 
-def test_the_command_verifies_a_repository(project: Path) -> None:
+def test_the_command_verifies_the_memories_of_a_repository(project: Path) -> None:
     subprocess.run(["git", "init", "-q", str(project)], check=True, timeout=60)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -42,7 +42,7 @@ def test_a_memory_as_json_has_the_fields_of_the_table_in_their_order(memories: M
     assert made.keys() - set(usual) == {"key", "origin"}
 
 
-def test_defaults_are_left_out_and_other_values_shown() -> None:
+def test_defaults_are_omitted_and_other_values_are_shown() -> None:
     class Item:
         count, share, names, name = 0, 0.0, ("a",), None
 

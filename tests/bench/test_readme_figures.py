@@ -22,7 +22,7 @@ def test_the_tables_of_the_readme_show_the_results() -> None:
     assert readme.update(text) == text, "run `python -m bench.readme`"
 
 
-def test_a_figure_that_differs_is_replaced() -> None:
+def test_an_outdated_figure_is_replaced() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     differing = text.replace("without an LLM |", "with an LLM |")
     assert differing != text

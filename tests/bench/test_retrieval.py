@@ -567,7 +567,7 @@ def turn(text: str, day: int = 1) -> datasets.Turn:
     return datasets.Turn(text[:9], "S1", text[:9], text, said_at, speaker="Ann")
 
 
-def test_a_reader_gets_the_best_messages_that_fit_in_chronological_order() -> None:
+def test_a_reader_gets_the_best_fitting_messages_in_chronological_order() -> None:
     short, long, other = turn("We sail.", 9), turn("word " * 900), turn("I ski.", 2)
     held = reading.fill([short, long, other], 200)
     assert held == [short, other]
@@ -689,7 +689,7 @@ def test_each_haystack_is_searched_by_itself(here: Path) -> None:
     assert second["systems"]["memories"]["turns"][0] == "s1/0"
 
 
-def test_questions_are_asked_at_their_time(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_are_asked_at_their_own_time(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked_at: list[object] = []
 
     def search(_: Memories, query: str, **filters: object) -> tuple[()]:
@@ -710,7 +710,7 @@ def test_the_text_of_a_session_joins_its_messages(here: Path) -> None:
     assert list(texts) == ["3/1.1", "3/1.2", "3/2.1"]
 
 
-def test_exchanges_are_found_once_and_sessions_by_their_best_turn(here: Path) -> None:
+def test_an_exchange_is_found_once_and_a_session_by_its_best_turn(here: Path) -> None:
     options = measure.Options("beam", beam(here / "chats"), ("fts5",), results=here / "out.jsonl")
     measure.run(options)
     [line] = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
@@ -721,7 +721,7 @@ def test_exchanges_are_found_once_and_sessions_by_their_best_turn(here: Path) ->
     assert found["sessions"] == ["3/1.2"]
 
 
-def test_results_are_in_the_cache_folder_by_default(here: Path) -> None:
+def test_results_are_stored_in_the_cache_folder_by_default(here: Path) -> None:
     command.main(
         ["locomo", str(write(here / "locomo.json", LOCOMO)), "--systems", "fts5", "--limit", "1"]
     )
@@ -739,7 +739,7 @@ def test_results_are_in_the_cache_folder_by_default(here: Path) -> None:
         (["squad", "nowhere.json"], "invalid choice"),
     ],
 )
-def test_bad_options_exit_with_2(
+def test_invalid_options_exit_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -751,7 +751,7 @@ def test_bad_options_exit_with_2(
 
 
 @pytest.mark.thorough
-def test_the_command_runs_by_name() -> None:
+def test_the_benchmark_command_runs_by_name() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.retrieval", "locomo", "nowhere.json"],
         capture_output=True, text=True, cwd=ROOT, timeout=300,

@@ -105,7 +105,7 @@ def test_a_store_whose_program_is_missing_is_left_out_with_a_note(
     assert "`chroma` is left out: no program is there." in capsys.readouterr().out
 
 
-def test_stores_for_few_memories_are_left_out_at_larger_sizes(
+def test_stores_for_few_memories_are_skipped_at_larger_sizes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "_SMALL_SIZE", COUNT - 1)

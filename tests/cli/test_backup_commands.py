@@ -477,7 +477,7 @@ def test_a_full_disk_keeps_the_old_store(memory: Command, small_disk: Path) -> N
 # --- doctor
 
 
-def test_a_sound_store_has_no_findings_and_is_not_changed(
+def test_an_intact_store_has_no_findings_and_is_not_changed(
     memory: Command, ids: list[str], store: Path
 ) -> None:
     def contents() -> dict[Path, bytes]:
@@ -658,7 +658,7 @@ def test_doctor_reports_an_embedder_that_makes_every_search_fail(
     assert memory("doctor", env={"EMBEDDER": "none"}).code == 0
 
 
-def test_doctor_reports_an_unknown_embedder_before_there_is_a_store(
+def test_doctor_reports_an_unknown_embedder_even_without_a_store(
     memory: Command, store: Path
 ) -> None:
     assert "there is no embedder" in memory("doctor", env={"EMBEDDER": "nope"}).out
@@ -769,7 +769,7 @@ def test_forget_names_the_event_files_with_content(
 
 
 @pytest.mark.thorough
-def test_salvage_saves_every_sound_record_and_names_the_others(
+def test_salvage_saves_every_intact_record_and_names_the_others(
     memory: Command, many: str, store: Path, folder: Path, run_python: RunPython
 ) -> None:
     run_python(
@@ -849,7 +849,7 @@ def test_salvage_fails_if_there_is_nothing_to_save(
     assert list(folder.iterdir()) == []
 
 
-def test_the_text_of_doctor_has_sizes_and_sentences(memory: Command) -> None:
+def test_the_text_output_of_doctor_has_sizes_and_sentences(memory: Command) -> None:
     memory("create", "Deploys happen on Tuesdays")
     facts = memory("doctor", "--format", "text").out
     assert re.search(r"^free {10,}\d+\.\d [MG]B$", facts, re.M)

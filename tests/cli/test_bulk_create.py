@@ -118,7 +118,7 @@ def test_an_object_sets_the_fields_of_its_memory(memory: Command) -> None:
         ("[" * 100_000, "it is not JSON (it is nested too deeply)"),
     ],
 )
-def test_a_refused_line_does_not_prevent_the_others(
+def test_a_refused_line_does_not_affect_the_others(
     memory: Command, line: str | bytes, error: str
 ) -> None:
     data = line if isinstance(line, bytes) else line.encode()
@@ -172,7 +172,7 @@ def test_very_similar_lines_are_not_stored(
 
 
 @pytest.mark.parametrize("output_format", ["text", "compact"])
-def test_in_text_each_line_has_its_result(memory: Command, output_format: str) -> None:
+def test_in_text_output_each_line_has_its_result(memory: Command, output_format: str) -> None:
     out = memory(
         "create", "--lines", "-", "--format", output_format, stdin="Ann leads\nAnn leads\n\0\n"
     ).out.splitlines()
@@ -236,7 +236,7 @@ def test_invalid_arguments_of_a_bulk_create_are_refused(
     assert not home.exists()
 
 
-def test_utf16_input_is_reported_once(memory: Command) -> None:
+def test_utf16_input_is_reported_only_once(memory: Command) -> None:
     answer = memory("create", "--lines", "-", stdin="Ann leads\n".encode("utf-16"))
     assert answer.error == "the input looks like UTF-16; save it as UTF-8"
 

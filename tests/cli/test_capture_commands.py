@@ -88,7 +88,7 @@ def test_all_and_session_cannot_be_combined(memory: Command) -> None:
     assert (done.code, "can't be combined" in done.error) == (2, True)
 
 
-def test_off_fails_if_the_home_cannot_be_written(memory: Command, tmp_path: Path) -> None:
+def test_off_fails_if_the_home_is_not_writable(memory: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert memory("off", env={"MEMORY_HOME": str(tmp_path / "file" / "x")}).code == 1
 

@@ -22,7 +22,7 @@ def lines(memory: Command, *arguments: str) -> list[str]:
     return answer.out.splitlines()
 
 
-def test_a_line_names_dates_and_attributes_a_memory(
+def test_a_line_has_the_name_date_and_writer_of_a_memory(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     name = stored("Deploys happen on Tuesdays", "--project", "shop")
@@ -78,7 +78,7 @@ def test_a_name_cannot_hide_the_mark_after_it(memory: Command) -> None:
     assert head.endswith(' "Ann: no [global]":')
 
 
-def test_turns_have_the_same_form(memory: Command) -> None:
+def test_turns_have_the_same_format_as_memories(memory: Command) -> None:
     memory("turns", "add", "standup", "We ship on Friday", "--speaker", "Ann", "--at", "2024-05-31")
     head, line = lines(memory, "search", "ship", "--in", "history")
     assert re.fullmatch(r"2024-05-3\d Ann:", head)
@@ -117,7 +117,7 @@ def test_a_create_reports_its_result_in_one_line(
     assert re.fullmatch(rf"{stored.split()[1]} [01]\.\d\d: The user does not eat meat\.", other)
 
 
-def test_turns_are_shown_and_added_in_the_same_form(memory: Command) -> None:
+def test_turns_are_shown_and_added_in_the_same_format(memory: Command) -> None:
     talk = '{"content": "Hi", "role": "assistant"}\n{"content": "We ship", "message_id": "m1"}\n'
     assert lines(memory, "turns", "add", "standup", "Hello") == ["stored standup#0"]
     added = memory("turns", "add", "standup", "-", "--format", "compact", stdin=talk)
@@ -128,7 +128,7 @@ def test_turns_are_shown_and_added_in_the_same_form(memory: Command) -> None:
     assert not lines(memory, "context", "When do we ship?")[0].startswith("{")
 
 
-def test_a_changed_memory_has_the_same_form(memory: Command, stored: Callable[..., str]) -> None:
+def test_a_changed_memory_has_the_same_format(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("Deploys happen on Tuesdays", "--decay", "reinforceable")
     changes = [
         ("update", name, "Deploys happen on Fridays"), ("confirm", name), ("reinforce", name),
@@ -144,7 +144,9 @@ def test_a_changed_memory_has_the_same_form(memory: Command, stored: Callable[..
     assert lines(memory, "restore", name)[1].endswith(" Deploys happen on Fridays")
 
 
-def test_memories_to_check_have_the_same_form(memory: Command, stored: Callable[..., str]) -> None:
+def test_memories_to_check_have_the_same_format(
+    memory: Command, stored: Callable[..., str]
+) -> None:
     with Memories() as memories:
         waiting = memories.create("Releases happen on Mondays", pending=True).id
     head, line = lines(memory, "review", "list")
@@ -239,7 +241,7 @@ def test_only_the_requested_fields_are_shown(memory: Command, stored: Callable[.
     assert memory("list", "--fields", "origin.trust").json["results"] == [{"origin.trust": "agent"}]
 
 
-def test_in_text_fields_are_columns(memory: Command, stored: Callable[..., str]) -> None:
+def test_in_text_output_fields_are_columns(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("a\tb\nc\\d")
     for form in ("text", "compact"):
         out = memory("list", "--fields", "id,content,global", "--format", form).out

@@ -139,7 +139,7 @@ def commands_of(file: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_each_host_gets_a_server_that_starts_and_disconnect_removes_it(
+def test_connect_adds_a_working_server_to_each_host_and_disconnect_removes_it(
     host: str, memory: Command, user: Path
 ) -> None:
     before = write_mine(user, host)
@@ -187,7 +187,7 @@ SHAPES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_entries_have_the_form_that_the_host_documents(
+def test_entries_have_the_format_documented_by_the_host(
     host: str, memory: Command, user: Path, tmp_path: Path
 ) -> None:
     memory("connect", host)
@@ -363,7 +363,7 @@ def test_cursor_gets_only_hooks_that_it_supports(memory: Command, user: Path) ->
     assert not file.exists()
 
 
-def test_other_hooks_in_cursors_file_are_kept(memory: Command, user: Path) -> None:
+def test_other_hooks_in_the_file_of_cursor_are_kept(memory: Command, user: Path) -> None:
     file = user / ".cursor" / "hooks.json"
     file.parent.mkdir()
     mine = {
@@ -494,9 +494,7 @@ def test_dropping_a_namespace_that_the_user_added_is_noted(
     assert note.startswith("Claude Code was connected with -n bob, which this command removes")
 
 
-def test_a_namespace_added_to_the_server_is_noted_although_the_hooks_name_none(
-    memory: Command, user: Path
-) -> None:
+def test_a_namespace_added_only_to_the_server_is_noted(memory: Command, user: Path) -> None:
     memory("connect", "claude-code")
     file = user / ".claude.json"
     file.write_text(file.read_text().replace('"mcp"', '"mcp", "-n", "bob", "--read-only"'))
@@ -602,7 +600,7 @@ def test_a_broken_file_of_one_host_blocks_changes_to_all_named_hosts(
     assert list(everything(user)) == [user / ".gemini" / "settings.json"]
 
 
-def test_modes_and_links_are_kept(memory: Command, user: Path) -> None:
+def test_file_modes_and_links_are_kept(memory: Command, user: Path) -> None:
     dotfiles = user / "dotfiles"
     dotfiles.mkdir()
     target = dotfiles / "gemini.json"
@@ -784,7 +782,7 @@ def test_incorrect_usage_changes_nothing(
         ("vscode", "XDG_CONFIG_HOME", "Code/User/mcp.json"),
     ],
 )
-def test_a_hosts_moved_folder_is_found(
+def test_a_moved_folder_of_a_host_is_found(
     host: str, variable: str, file: str, memory: Command, user: Path, tmp_path: Path
 ) -> None:
     moved = tmp_path / "moved"
@@ -862,7 +860,9 @@ def test_a_space_in_a_variable_does_not_split_a_word(
     assert words == ["env", f"MEMORY_HOME={folder}/m", "memoriae", "hook", "stop"]
 
 
-def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_in_a_temporary_folder_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / ".cache" / "uv" / "archive-v0" / "x" / "bin"
     place.mkdir(parents=True)
     for name in ("python", "memoriae"):
@@ -883,7 +883,7 @@ def test_a_temporary_program_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     assert "temporary" not in found.doubt
 
 
-def test_an_advised_command_cannot_contain_another(
+def test_an_advised_command_cannot_contain_a_second_command(
     memory: Command, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "a b; echo $(id)"

@@ -55,7 +55,7 @@ def test_a_context_has_its_parts_and_a_prompt(filled: Command) -> None:
     assert shape["prompt"].endswith("\nwho keeps bees?")
 
 
-def test_the_text_is_the_prompt(filled: Command) -> None:
+def test_the_text_output_of_a_context_is_its_prompt(filled: Command) -> None:
     answer = filled("context", "who keeps bees?", "--conversation", "c", "--format", "text")
     assert answer.out.startswith("=== stored data ")
     assert answer.out.endswith("; the message:\nwho keeps bees?\n")
@@ -111,7 +111,7 @@ def test_each_namespace_has_its_own_context(memory: Command) -> None:
     assert (len(his["history"]), len(his["memories"])) == (1, 1)
 
 
-def test_with_a_broken_store_a_context_is_the_message_and_a_note(
+def test_with_a_broken_store_a_context_contains_the_message_and_a_note(
     memory: Command, tmp_path: Path
 ) -> None:
     store = tmp_path / "broken.db"
@@ -143,7 +143,7 @@ def test_invalid_options_are_refused_in_one_sentence(
     assert said in answer.error
 
 
-def test_another_endpoint_can_be_named(memory: Command, tmp_path: Path) -> None:
+def test_a_different_endpoint_can_be_given(memory: Command, tmp_path: Path) -> None:
     elsewhere = str(tmp_path / "elsewhere.db")
     memory("turns", "add", "c", "hello", "--store", f"sqlite:///{elsewhere}")
     shape = memory(

@@ -52,7 +52,7 @@ def damaged(memory: Command, stored: Callable[..., str], home: Path, once: Once)
         ("create", "note four about sailing", "--project", "sea"),
     ],
 )
-def test_commands_continue_without_a_damaged_record_and_name_it(
+def test_commands_continue_without_a_damaged_record_and_report_it(
     memory: Command, damaged: str, command: tuple[str, ...]
 ) -> None:
     answer = memory(*command)
@@ -230,7 +230,7 @@ def test_the_key_of_a_damaged_memory_is_not_reused(
     assert f"memory forget {memory_id}" in answer.error
 
 
-def test_a_history_leaves_out_a_damaged_older_version(
+def test_a_history_omits_a_damaged_older_version(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     memory_id = stored("first")
@@ -298,7 +298,7 @@ def test_an_edited_line_does_not_prevent_reads(
 
 
 @pytest.mark.parametrize("scheme", ["files", "qdrant"])
-def test_a_sound_store_in_a_folder_is_healthy(
+def test_an_intact_store_in_a_folder_is_healthy(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     monkeypatch.setenv("MEMORY_STORE", f"{scheme}:///{tmp_path}/notes")

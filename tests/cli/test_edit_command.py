@@ -180,7 +180,7 @@ def test_an_unusable_editor_is_reported(
     assert error in " ".join(answer.out.split())
 
 
-def test_the_error_without_a_terminal_names_the_alternative(
+def test_without_a_terminal_the_error_names_the_alternative(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     name = stored("Deploys happen on Tuesdays")

@@ -289,7 +289,7 @@ def test_the_error_for_another_model_says_how_to_switch_back(
     assert memory("search", "main database").json["count"] == 1
 
 
-def test_http_and_mcp_say_the_same(
+def test_http_and_mcp_report_the_same_fallback(
     service: Server, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from starlette.testclient import TestClient

@@ -298,7 +298,7 @@ def test_a_key_that_others_can_read_is_not_trusted(memory: Command, home: Path, 
     assert memory("import", "-", "--trusted", stdin=exported).json["known"] == 1
 
 
-def test_a_key_of_another_kind_is_refused(memory: Command, home: Path, folder: Path) -> None:
+def test_an_invalid_export_key_is_refused(memory: Command, home: Path, folder: Path) -> None:
     memory("create", "The ferry leaves at nine")
     key = home / "export.key"
     for spoil in (
@@ -318,7 +318,7 @@ def test_a_key_of_another_kind_is_refused(memory: Command, home: Path, folder: P
         key.rmdir() if key.is_dir() and not key.is_symlink() else key.unlink()
 
 
-def test_an_export_without_a_place_for_the_key_has_a_note(memory: Command, folder: Path) -> None:
+def test_an_export_that_cannot_store_the_key_has_a_note(memory: Command, folder: Path) -> None:
     memory("create", "The ferry leaves at nine", "--store", f"sqlite:///{folder}/m.db")
     (folder / "file").write_text("")
     answer = memory(
@@ -371,7 +371,7 @@ def test_an_imported_conversation_can_be_continued(memory: Command) -> None:
     assert memory("turns", "show", "talk").json["count"] == 3
 
 
-def test_accepting_an_import_uses_its_key_and_replaces_its_predecessor(memory: Command) -> None:
+def test_accepting_an_import_claims_its_key_and_replaces_its_predecessor(memory: Command) -> None:
     mine = memory("create", "The ferry leaves at seven", "--key", "ferry/time").json["id"]
     old = memory("create", "Bob likes coffee").json["id"]
     file = export_of(
@@ -393,7 +393,7 @@ def test_accepting_an_import_uses_its_key_and_replaces_its_predecessor(memory: C
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_exports_of_older_programs_are_read(memory: Command, version: int) -> None:
+def test_exports_from_older_versions_can_be_read(memory: Command, version: int) -> None:
     memory("create", "The ferry leaves at nine")
     *lines, last = memory("export").out.splitlines(keepends=True)
     shape = json.loads(last)

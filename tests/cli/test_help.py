@@ -204,7 +204,7 @@ def test_the_page_lists_every_command_and_the_common_rules() -> None:
         assert part in page or part == "MEMORY"
 
 
-def test_the_page_of_all_commands_loads_no_command_and_no_library(tmp_path: Path) -> None:
+def test_the_page_of_all_commands_loads_neither_a_command_nor_a_library(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom memories.__main__ import run\ncode = run(sys.argv[1:])\n"
         "print(sorted(name for name in sys.modules if name == 'click' or 'memories.' in name), file=sys.stderr)"
@@ -513,7 +513,7 @@ def test_completion_creates_no_store_and_counts_no_reads(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
+def test_the_completion_script_for_a_shell_is_printed(forked: Forked, shell: str) -> None:
     done = forked.run([], env={**os.environ, "_MEMORY_COMPLETE": f"{shell}_source"})
     assert (done.returncode, b"_memory_completion" in done.stdout) == (0, True)
 

@@ -96,7 +96,7 @@ def test_a_subfolder_and_a_clone_have_the_project_of_the_repository(
     assert memory("search", "deploys", "--project", ".").json["count"] == 1
 
 
-def test_memories_of_other_projects_are_found_without_a_filter(
+def test_without_a_filter_memories_of_other_projects_are_found(
     memory: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Deploys of the shop happen on Tuesdays")
@@ -214,7 +214,7 @@ def test_the_last_part_of_a_projects_name_is_enough_for_a_prompt(
     assert (refused.code, refused.error) == (2, said)
 
 
-def test_a_merge_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> None:
+def test_merging_projects_changes_tags_and_can_be_undone(memory: Command, shop: Path) -> None:
     made = memory("create", "Deploys happen on Tuesdays", "--key", "deploy/day").json["id"]
     assert memory("projects", "merge", ACME, "shop", "--dry-run").json["counts"] == {"tag": 1}
     assert memory("projects").json["aliases"] == {}

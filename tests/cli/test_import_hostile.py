@@ -121,7 +121,7 @@ def test_lines_that_are_too_long_or_not_json_are_left_out(
     assert (answer["memories"], sum(answer["skipped"].values())) == (2, 3)
 
 
-def test_links_out_of_the_folder_pipes_and_devices_are_not_read(
+def test_links_out_of_the_folder_pipes_and_devices_are_ignored(
     memory: Command, folder: Path
 ) -> None:
     (folder / "secret.jsonl").write_text('{"text": "A secret"}\n')
@@ -167,7 +167,7 @@ def test_links_and_pipes_next_to_a_session_are_not_read(memory: Command, folder:
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
 @pytest.mark.parametrize("source", ["chatgpt", "claude-code", "opencode", "csv", "lines"])
-def test_an_error_while_reading_a_file_names_it_and_a_remedy(memory: Command, source: str) -> None:
+def test_a_read_error_names_the_file_and_a_remedy(memory: Command, source: str) -> None:
     file = Path("/proc/self/mem").resolve()
     expected = f"cannot read {file}: Input/output error; use another copy"
     assert import_error(memory, source, str(file)) == expected
@@ -370,7 +370,7 @@ def test_a_damaged_database_is_refused(memory: Command, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "markdown", "csv", "codex", "opencode"])
-def test_an_archive_of_other_files_must_be_unpacked(
+def test_an_archive_of_other_files_must_be_unpacked_first(
     memory: Command, folder: Path, source: str
 ) -> None:
     with zipfile.ZipFile(folder / "vault.zip", "w") as archive:
@@ -542,7 +542,7 @@ def test_a_session_is_recognized_after_lines_of_other_kinds(memory: Command, fol
     assert memory("import", "s.jsonl").json["source"] == "claude-code"
 
 
-def test_names_with_invalid_characters_are_cleaned(memory: Command, folder: Path) -> None:
+def test_invalid_characters_are_removed_from_names(memory: Command, folder: Path) -> None:
     chats = json.loads(CHATS)[1:2]
     chats[0] |= {"title": "\x1b[2J" + "long " * 200, "id": "c\n2" + "x" * 400}
     del chats[0]["conversation_id"]

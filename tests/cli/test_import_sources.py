@@ -314,7 +314,7 @@ def test_a_preview_of_an_interrupted_import_counts_the_rest(
     assert (answer["turns"], answer["known"]) == (1, 3)
 
 
-def test_an_agent_cannot_import_statements_as_the_users_own(
+def test_an_agent_cannot_import_statements_as_those_of_the_user(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     file = str(sample("lines"))

@@ -61,7 +61,7 @@ def test_reads_include_your_own_and_the_shared_namespace(
 @pytest.mark.parametrize(
     "command", [["get"], ["history"], ["reinforce"], ["delete"], ["restore"], ["forget", "--yes"]]
 )
-def test_an_id_is_not_found_from_another_namespace(
+def test_an_id_cannot_be_found_from_another_namespace(
     memory: Command, secret: str, memory_id: str, elsewhere: list[str], command: list[str]
 ) -> None:
     answer = memory(command[0], memory_id, *command[1:], *elsewhere)
@@ -117,12 +117,12 @@ def test_counts_do_not_include_memories_of_another_namespace(
     assert "alice" not in memory("status", *elsewhere).out
 
 
-def test_the_same_text_in_another_namespace_is_stored(memory: Command, secret: str) -> None:
+def test_a_text_can_be_stored_again_in_another_namespace(memory: Command, secret: str) -> None:
     shape = memory("create", SECRET, "-n", "bob").json
     assert (shape["stored"], shape["namespace"]) == (True, "bob")
 
 
-def test_a_prefix_shared_with_memories_of_others_is_not_ambiguous(
+def test_a_prefix_shared_with_memories_in_other_namespaces_is_not_ambiguous(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     from datetime import UTC, datetime

@@ -137,7 +137,7 @@ def test_removing_the_older_link_of_a_corrected_memory_names_both_links(
     assert "corrected_by" not in memory("get", older).json
 
 
-def test_an_update_names_a_tag_that_it_did_not_find(memory: Command) -> None:
+def test_an_update_reports_a_tag_that_it_did_not_find(memory: Command) -> None:
     made = memory("create", "The office is in Rome", "--tag", "team=blue").json["id"]
     answer = memory("update", made, "--remove-tag", "taem")
     assert (answer.code, answer.json["hint"]) == (0, 'the memory has no tag "taem"')
@@ -282,7 +282,7 @@ def test_a_repetition_of_a_corrected_memory_says_that_it_is_current_again(
     assert answer["hint"].endswith(f"; it replaces {other}")
 
 
-def test_compact_advice_about_a_correction_matches_it(
+def test_compact_advice_about_a_correction_matches_the_correction(
     memory: Command, chain: tuple[str, str]
 ) -> None:
     _, newer = chain

@@ -125,7 +125,7 @@ def test_verify_reports_whether_the_log_is_intact(memory: Command, home: Path) -
     assert link_of(last).hash == log["head"]
 
 
-def test_a_log_without_entries_is_not_intact_if_there_are_memories(
+def test_a_log_without_entries_is_damaged_if_there_are_memories(
     memory: Command, home: Path
 ) -> None:
     memory("create", "About apples")
@@ -229,7 +229,7 @@ def test_the_hash_of_an_entry_covers_every_part() -> None:
     assert len(hashes) == 2 + len(others)
 
 
-def test_a_long_log_entry_continues_in_the_next() -> None:
+def test_a_long_log_entry_continues_in_the_next_entry() -> None:
     items = [f"m{number}" for number in range(audit_log.MAX_ITEMS + 1)]
     entries = audit_log.split_into_entries({"create": items[:3], "update": items[3:]})
     assert [sum(len(change) - 1 for change in changes) for changes in entries] == [

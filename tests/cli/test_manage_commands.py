@@ -197,7 +197,7 @@ def test_passwords_are_not_shown_in_errors(memory: Command) -> None:
     )
 
 
-def test_the_working_folder_may_have_been_removed(memory: Command, folder: Path) -> None:
+def test_commands_work_in_a_removed_working_folder(memory: Command, folder: Path) -> None:
     folder.rmdir()
     assert memory("status").json["status"] == "healthy"
 
@@ -252,7 +252,7 @@ def test_status_of_an_unreachable_chroma_server_has_the_specified_error(memory: 
 @pytest.mark.parametrize(
     "options", [("--install",), ("--install", "--dry-run"), ("--install", "--port", "9000")]
 )
-def test_serve_no_longer_installs_itself(
+def test_serve_refuses_the_former_install_options(
     memory: Command, folder: Path, options: tuple[str, ...]
 ) -> None:
     answer = memory("serve", *options)

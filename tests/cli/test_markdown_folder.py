@@ -76,7 +76,7 @@ def assert_import_is_complete(
 
 
 @pytest.mark.parametrize("confidence", [0.00001, 1.5e-7])
-def test_a_small_confidence_is_imported_unchanged(
+def test_a_very_low_confidence_is_imported_unchanged(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, confidence: float
 ) -> None:
     with Memories() as memories:
@@ -116,7 +116,7 @@ def test_a_project_with_any_name_is_exported(
     assert_import_is_complete(memory, tmp_path, monkeypatch)
 
 
-def test_a_memory_in_two_namespaces_with_similar_names_has_two_files(
+def test_copies_of_a_memory_in_similarly_named_namespaces_have_separate_files(
     memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory("create", "Deploys happen on Tuesdays.", "-n", "a.b")
@@ -221,7 +221,7 @@ def act_at_file(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], 
 
 
 @pytest.mark.parametrize("number", [1, 2, len(TEXTS) + 3])
-def test_two_exports_into_a_new_folder_do_not_disturb_each_other(
+def test_two_exports_into_a_new_folder_do_not_interfere(
     filled: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     lines = filled("export").out.strip().split("\n")

@@ -35,7 +35,7 @@ def contents(memory: Command) -> list[str]:
     return [found["content"] for found in memory("list").json["results"]][::-1]
 
 
-def test_a_memory_is_read_by_its_key(memory: Command) -> None:
+def test_a_memory_can_be_read_by_its_key(memory: Command) -> None:
     made = memory("create", "The editor is Vim", "--key", "user/editor").json
     assert memory("get", "--key", "user/editor").json["id"] == made["id"]
     memory("create", "The editor is Helix", "--key", "user/editor")
@@ -90,7 +90,7 @@ def test_several_memories_are_shown_in_the_requested_order(
     assert memory("get", three[1]).json["id"] == three[1]
 
 
-def test_a_missing_memory_does_not_prevent_the_other_answers(
+def test_a_missing_memory_does_not_affect_the_other_answers(
     memory: Command, three: list[str]
 ) -> None:
     for names, error in (

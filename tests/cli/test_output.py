@@ -82,7 +82,7 @@ def test_errors_follow_the_format(memory: Command) -> None:
         assert (answer.code, answer.out, answer.err) == (1, "", "error: Memory not found\n")
 
 
-def test_a_terminal_gets_text_in_colours(terminal: Command, stored: Callable[..., str]) -> None:
+def test_a_terminal_gets_coloured_text(terminal: Command, stored: Callable[..., str]) -> None:
     stored("Deploys happen on Tuesdays", "--project", "shop")
     shown = terminal("list")
     assert shown.code == 0
@@ -142,7 +142,7 @@ def test_every_time_in_text_is_local_and_followed_by_an_age(
         assert not re.search(r"\dT\d\d:", text)
 
 
-def test_wide_characters_keep_the_columns(memory: Command, stored: Callable[..., str]) -> None:
+def test_wide_characters_keep_columns_aligned(memory: Command, stored: Callable[..., str]) -> None:
     stored("content", "--tag", "日本=x", "--tag", "abcd=y")
     rows = memory("tags", "--format", "text").out.splitlines()
     assert sorted(rows) == ["abcd       1", "日本       1"]
@@ -415,7 +415,7 @@ def test_a_hook_on_a_terminal_reports_wrong_arguments(terminal: Command) -> None
     )
 
 
-def test_the_hint_at_a_duplicate_names_the_store(memory: Command, tmp_path: Path) -> None:
+def test_the_hint_about_a_duplicate_names_the_store(memory: Command, tmp_path: Path) -> None:
     store, env = f"sqlite:///{tmp_path}/other.db", {"EMBEDDER": "minilm"}
     memory("create", "The user does not eat meat.", "--store", store, env=env)
     for output in ("json", "text"):
@@ -454,7 +454,7 @@ def test_every_advised_command_names_the_namespace_and_the_store(
         assert f"memory delete {options} ID, or" in run("verify")
 
 
-def test_a_quoted_text_in_an_error_is_not_completed(memory: Command) -> None:
+def test_options_are_not_added_to_quoted_text_in_an_error(memory: Command) -> None:
     assert '"memory list" is not a memory id' in memory("get", "memory list", "-n", "bob").error
 
 

@@ -200,7 +200,7 @@ def test_every_file_that_a_run_creates_in_the_home_has_a_refused_name(
     assert memory("list", "-n", "notes-of-ann").code == 0
 
 
-def test_names_of_the_files_next_to_a_store_are_refused() -> None:
+def test_the_names_of_files_next_to_a_store_are_refused() -> None:
     for end in BESIDE_A_STORE:
         for name in ("memories", "team"):
             assert is_refused(f"{name}.db{end}"), end
@@ -209,7 +209,7 @@ def test_names_of_the_files_next_to_a_store_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["shared", "bob", "alice.smith", "node.js", "db", "journal", "off-road", "my-inbox",
                                   "lock", "json-api", "requests", "v1.2", "user_1", "keyboard.keys"])  # fmt: skip
-def test_other_names_are_accepted(name: str) -> None:
+def test_all_other_names_are_accepted(name: str) -> None:
     assert validate.namespace(name) == name
 
 

@@ -50,7 +50,7 @@ def trusted(memory: Command) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=" ".join)
-def test_an_agent_cannot_decide_with_any_flag(
+def test_no_flag_lets_an_agent_decide(
     memory: Command,
     terminal: Command,
     captured: list[str],  # noqa: F811

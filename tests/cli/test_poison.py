@@ -98,7 +98,7 @@ def test_suspicious_memories_stay_out_of_a_context_and_are_counted(bob: Command)
         assert "zentrix" not in agent.prompt("standup", QUERIES[0])
 
 
-def test_the_command_leaves_suspicious_texts_out_or_includes_them_with_marks(
+def test_the_command_omits_suspicious_texts_or_includes_them_with_marks(
     bob: Command,
 ) -> None:
     answer = bob("context", QUERIES[0], "--conversation", "standup", "--format", "text")

@@ -114,9 +114,7 @@ def test_the_limit_has_a_default_and_a_setting(memory: Command, stored: Callable
     assert memory("search", "deploys", env={"DEFAULT_LIMIT": "5"}).json["count"] == 5
 
 
-def test_min_confidence_leaves_faded_memories_out(
-    memory: Command, aged: Callable[..., str]
-) -> None:
+def test_min_confidence_excludes_faded_memories(memory: Command, aged: Callable[..., str]) -> None:
     faded = aged("deploys long ago", 24, "contextual")
     aged("deploys lately", 3, "contextual")
     aged("deploys always", 300, "stable")
@@ -130,7 +128,7 @@ def test_min_confidence_leaves_faded_memories_out(
     }
 
 
-def test_min_similarity_leaves_less_similar_memories_out(
+def test_min_similarity_excludes_less_similar_memories(
     memory: Command, stored: Callable[..., str]
 ) -> None:
     stored("red apples")
@@ -168,7 +166,7 @@ def test_until_a_day_includes_the_whole_day(memory: Command, stored: Callable[..
     assert memory("search", "deploys", "--since", days[0], "--until", days[1]).json["count"] == 1
 
 
-def test_as_of_shows_the_past(memory: Command) -> None:
+def test_as_of_shows_a_past_state(memory: Command) -> None:
     clock = [datetime(2026, 1, 1, tzinfo=UTC)]
     with Memories(embedder="fake", clock=lambda: clock[0]) as memories:
         first = memories.create("The port is 8080").memory
@@ -236,7 +234,9 @@ def test_explain_shows_every_candidate_and_why_it_was_dropped(
     assert "dropped: confidence" in shown
 
 
-def test_reinforce_on_retrieval_is_a_setting(memory: Command, aged: Callable[..., str]) -> None:
+def test_a_setting_reinforces_memories_on_retrieval(
+    memory: Command, aged: Callable[..., str]
+) -> None:
     memory_id = aged("commits are conventional", 15, "reinforceable")
     memory("search", "commits")
     assert memory("get", memory_id).json["confidence"] == pytest.approx(0.5, abs=0.01)

@@ -85,7 +85,7 @@ def test_captured_memories_are_listed_only_for_review(memory: Command, captured:
     assert "memory review" in memory("status", "--format", "text").out
 
 
-def test_a_review_is_listed_in_pages(memory: Command, captured: list[str]) -> None:
+def test_waiting_memories_are_listed_in_pages(memory: Command, captured: list[str]) -> None:
     first = memory("review", "--limit", "2").json
     assert [shape["id"] for shape in first["results"]] == captured[:0:-1]
     rest = memory("review", "--limit", "2", "--cursor", first["next_cursor"]).json
@@ -444,7 +444,7 @@ def test_list_and_its_options_list_waiting_memories_on_a_terminal(
     assert captured[2][:18] in shown.out
 
 
-def test_an_agent_on_a_terminal_gets_the_list(terminal: Command, captured: list[str]) -> None:
+def test_an_agent_on_a_terminal_gets_a_list(terminal: Command, captured: list[str]) -> None:
     shown = terminal("review", env={"EMBEDDER": "fake", "CLAUDECODE": "1"})
     assert "q quit" not in shown.out
     assert captured[2][:18] in shown.out

@@ -341,7 +341,7 @@ def test_a_new_store_is_created_if_no_scratchpad_mirrors_a_lost_one(
     assert memory("scratchpad", "show", "-n", "bob").json["count"] == 1
 
 
-def test_every_tier_and_every_offline_answer_has_the_confidence_of_the_store(
+def test_every_tier_and_offline_answer_has_the_same_confidence_as_the_store(
     memory: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contexts too compare the store's confidence with MEMORY_CONFIDENCE_MIN, so a model never gets

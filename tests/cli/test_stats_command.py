@@ -63,7 +63,7 @@ def test_the_content_of_an_event_is_a_query_or_a_text_but_never_an_id(
     assert contents == ["the sky is blue", "the sky is red", "which sky?", "We ship"]
 
 
-def test_stats_in_every_format(memory: Command, stored: Store) -> None:
+def test_stats_can_be_printed_in_every_format(memory: Command, stored: Store) -> None:
     one = stored("the sky is blue\nand\twide")
     memory("get", one)
     shape = memory("stats").json
@@ -118,7 +118,7 @@ def test_a_context_is_recorded_with_its_tokens(memory: Command, stored: Store, h
     assert tokens > 5
 
 
-def test_the_rank_similarity_ignores_age_and_use(
+def test_ranking_by_similarity_ignores_age_and_use(
     memory: Command, stored: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")

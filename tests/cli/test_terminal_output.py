@@ -64,7 +64,7 @@ def test_times_are_local_on_a_terminal_and_utc_in_json(
     assert made["created_at"].endswith("Z")
 
 
-def test_a_long_memory_is_cut_around_the_hit_on_a_terminal_only(
+def test_a_long_memory_is_cut_around_the_hit_only_on_a_terminal(
     terminal: Command, memory: Command, stored: Callable[..., str]
 ) -> None:
     name = stored(LONG)[:18]

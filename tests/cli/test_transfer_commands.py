@@ -95,7 +95,7 @@ def test_counting_reads_does_not_create_a_store(
 
 
 @pytest.mark.usefixtures("filled")
-def test_export_reveals_other_namespaces_only_if_all_are_requested(memory: Command) -> None:
+def test_export_includes_other_namespaces_only_if_all_are_requested(memory: Command) -> None:
     for options in ([], ["-n", "ann"], ["-n", "nobody"], ["--vectors"]):
         answer = memory("export", *options)
         assert "bob" not in (answer.out + answer.err).lower()
@@ -105,7 +105,9 @@ def test_export_reveals_other_namespaces_only_if_all_are_requested(memory: Comma
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_to_a_file_is_the_same_and_private(memory: Command, folder: Path) -> None:
+def test_an_export_to_a_file_has_the_same_content_and_is_private(
+    memory: Command, folder: Path
+) -> None:
     for output in ("json", "text"):
         answer = memory("export", "--output", "backup.jsonl", "--format", output)
         assert answer.code == 0
@@ -205,7 +207,7 @@ def disk_of_one_megabyte(folder: Path) -> Iterator[None]:
 @pytest.mark.first(1)
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("given", ["file", "pipe", "redirected"])
-def test_a_cut_export_is_refused_before_anything_is_stored(
+def test_a_truncated_export_is_refused_before_anything_is_stored(
     process: Command, folder: Path, given: str
 ) -> None:
     """This holds for a file and for a pipe, although more than one batch comes before the cut."""
@@ -237,7 +239,7 @@ def test_a_cut_export_is_refused_before_anything_is_stored(
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_export_of_an_older_program_is_read_with_a_note(memory: Command, folder: Path) -> None:
+def test_an_export_from_an_older_version_is_read_with_a_note(memory: Command, folder: Path) -> None:
     older = "".join(memory("export").out.splitlines(keepends=True)[:-1]).replace(
         '"version":2', '"version":1'
     )
@@ -276,7 +278,7 @@ def test_an_empty_path_is_refused(
 
 
 @pytest.mark.usefixtures("filled")
-def test_imported_records_are_exported_as_the_same_bytes(memory: Command, folder: Path) -> None:
+def test_imported_records_are_exported_byte_for_byte(memory: Command, folder: Path) -> None:
     exported = memory("export", "--all-namespaces").out
     (folder / "backup.jsonl").write_text(exported)
     other = ("--store", url(folder, "other"))
@@ -387,7 +389,7 @@ def test_a_missing_file_is_refused(memory: Command, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_import_without_an_embedder_can_be_searched_by_words(
+def test_memories_imported_without_an_embedder_can_be_searched_by_words(
     memory: Command, folder: Path
 ) -> None:
     exported = memory("export").out

@@ -66,7 +66,7 @@ def filled(memory: Command, once: Once) -> None:
 # --- turns add
 
 
-def test_add_shows_the_turn(memory: Command) -> None:
+def test_add_prints_the_stored_turn(memory: Command) -> None:
     options = [
         "--role",
         "tool",
@@ -353,7 +353,7 @@ def test_tail_imports_no_vector_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_hit_that_is_a_turn_has_all_keys(memory: Command) -> None:
+def test_a_turn_in_the_results_has_all_keys(memory: Command) -> None:
     [result] = memory(
         "search", "when does it leave? at nine", "--in", "history", "--limit", "1"
     ).json["results"]
@@ -575,7 +575,7 @@ def test_turns_without_a_command_shows_its_help(memory: Command) -> None:
 
 
 @pytest.mark.cold
-def test_a_bad_first_turn_creates_no_store(memory: Command, home: Path) -> None:
+def test_an_invalid_first_turn_creates_no_store(memory: Command, home: Path) -> None:
     for command in (
         ["turns", "add", "trip", ""],
         ["turns", "tail", "trip"],
@@ -631,7 +631,7 @@ def test_list_shows_counts_and_dates(memory: Command, filled: None) -> None:
     assert "trip" not in text
 
 
-def test_input_over_the_limit_is_refused(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_input_is_refused(memory: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MAX_INPUT_BYTES", 100)
     answer = memory("turns", "add", "trip", "-", stdin=lines({"content": "a" * 200}))
     assert answer.code == 2
@@ -670,13 +670,13 @@ def test_missing_turns_are_not_forgotten(memory: Command, filled: None, options:
     assert memory("status").json["turn_count"] == 3
 
 
-def test_turns_forget_refuses_without_a_terminal(memory: Command, filled: None) -> None:
+def test_turns_forget_is_refused_without_a_terminal(memory: Command, filled: None) -> None:
     assert memory("turns", "forget", "trip").code == 2
     assert len(contents(memory("turns", "show", "trip"))) == 3
 
 
 @pytest.mark.parametrize(("typed", "gone"), [("y\n", True), ("n\n", False)])
-def test_forget_asks_on_a_terminal(
+def test_forget_asks_for_confirmation_on_a_terminal(
     memory: Command, terminal: Command, filled: None, typed: str, gone: bool
 ) -> None:
     shown = terminal("turns", "forget", "trip", typed=typed)

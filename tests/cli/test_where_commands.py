@@ -299,7 +299,7 @@ def test_an_export_contains_every_version_of_matching_memories(
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_command_and_the_library_read_an_expression_alike(memory: Command) -> None:
+def test_the_command_and_the_library_parse_an_expression_alike(memory: Command) -> None:
     with Memories() as memories:
         listed = [found.content for found in memories.list(where="type != fact").memories]
     assert listed == contents(memory, "--where", "type != fact")

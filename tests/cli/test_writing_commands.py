@@ -44,7 +44,7 @@ def everything(memory: Command) -> Any:
 # --- create
 
 
-def test_create_answers_with_every_specified_field(memory: Command) -> None:
+def test_the_answer_of_create_has_every_specified_field(memory: Command) -> None:
     answer = memory(
         "create", "User prefers Python for CLI tools",
         "--agent", "claude", "--personality", "engineer", "--project", "memories", "--type", "preference", "--decay", "stable",
@@ -252,7 +252,7 @@ def test_a_duplicate_of_a_corrected_memory_names_the_correction(memory: Command)
     )
 
 
-def test_the_same_text_in_another_project_is_stored(memory: Command) -> None:
+def test_a_text_can_be_stored_again_in_another_project(memory: Command) -> None:
     memory("create", "The user prefers tabs", "--project", "one")
     assert memory("create", "The user prefers tabs", "--project", "two").json["stored"] is True
 
@@ -558,7 +558,7 @@ def test_forget_leaves_no_bytes_on_disk(
             assert trace not in file.read_bytes(), file
 
 
-def test_forget_refuses_without_a_terminal(memory: Command, stored: Callable[..., str]) -> None:
+def test_forget_is_refused_without_a_terminal(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("content")
     before = everything(memory)
     answer = memory("forget", memory_id, stdin="y\n")
@@ -567,7 +567,7 @@ def test_forget_refuses_without_a_terminal(memory: Command, stored: Callable[...
     assert everything(memory) == before
 
 
-def test_forget_finds_deleted_memories(memory: Command, stored: Callable[..., str]) -> None:
+def test_forget_also_erases_deleted_memories(memory: Command, stored: Callable[..., str]) -> None:
     memory_id = stored("content")
     memory("delete", memory_id)
     assert memory("forget", memory_id, "-y").json["forgotten"] is True
@@ -577,7 +577,7 @@ def test_forget_finds_deleted_memories(memory: Command, stored: Callable[..., st
 @pytest.mark.parametrize(
     ("typed", "gone"), [("y\n", True), ("yes\n", True), ("n\n", False), ("\n", False)]
 )
-def test_forget_asks_on_a_terminal(
+def test_forget_asks_for_confirmation_on_a_terminal(
     memory: Command, terminal: Command, stored: Callable[..., str], typed: str, gone: bool
 ) -> None:
     memory_id = stored("the secret word")

@@ -107,7 +107,7 @@ def test_setting_an_equal_value_changes_nothing() -> None:
         ('{"a": \n', 2, "early"),
     ],
 )
-def test_errors_name_the_line(text: str, line: int, why: str) -> None:
+def test_errors_name_the_line_of_the_problem(text: str, line: int, why: str) -> None:
     with pytest.raises(MalformedJSON, match=why) as caught:
         Document(text, comments=False)
     assert caught.value.line == line

@@ -38,7 +38,7 @@ def ids(found: list[dict[str, Any]]) -> str:
     return " ".join(document["id"] for document in found)
 
 
-def test_turns_of_tools_and_of_the_system_are_left_out() -> None:
+def test_tool_and_system_turns_are_left_out() -> None:
     said = [turn("a"), turn("b", "tool"), turn("c", "system"), turn("d", "assistant")]
     kept, left_out = admit_turns(said, DEFAULT)
     assert ids(kept) == "a d"
@@ -121,7 +121,7 @@ def test_another_writer_gets_at_most_three_recalled_turns_across_all_roles() -> 
     assert summarize(left_out)["one_writer"]["count"] == 15
 
 
-def test_own_agents_and_the_user_have_separate_places() -> None:
+def test_the_users_own_agents_and_the_user_have_separate_places() -> None:
     flood = [turn_by(f"x{number}", "me", own=True) for number in range(9)]
     typed = [turn_by(f"u{number}", "me", own=True, trust="user") for number in range(5)]
     kept, _ = select_recalled([*flood, *typed], DEFAULT, 10, named=False)

@@ -444,7 +444,7 @@ def test_the_same_memory_is_stored_once(gateway: MemoryGateway, chroma: FakeChro
 # --- starting and errors
 
 
-def test_a_failed_start_is_raised_to_the_caller(
+def test_a_failed_start_raises_an_error_for_the_caller(
     backend: ChromaMcpBackend, chroma: FakeChroma
 ) -> None:
     chroma.connect_errors = [Unreachable("no")]
@@ -533,7 +533,7 @@ def test_each_server_has_its_own_files(home: Path) -> None:
     assert names[0].parent == home
 
 
-def test_the_process_gets_the_address_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_receives_the_address_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHROMA_SSL", "true")
     variables = environment("h", 1)
     assert variables["CHROMA_HTTP_HOST"] == variables["CHROMA_HOST"] == "h"

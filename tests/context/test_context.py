@@ -295,7 +295,7 @@ def test_a_larger_budget_is_used_for_more_turns_and_memories(
 
 
 @pytest.mark.thorough
-def test_without_a_budget_only_the_limit_of_each_item_applies() -> None:
+def test_without_a_budget_only_the_limit_per_item_applies() -> None:
     gateway = FakeGateway(16, 8)
     gateway.turns = ["x" * 90_000] * 2 + ["x" * 8_000] * 14
     context = builder(gateway).build_context("c", "y" * 200_000)
@@ -373,7 +373,7 @@ def test_a_gateway_with_a_broken_scratchpad_does_not_prevent_a_context(answer: A
     assert context["metadata"]["degraded"]
 
 
-def test_a_message_over_the_budget_is_cut_at_its_end() -> None:
+def test_an_oversized_message_is_cut_at_its_end() -> None:
     built = builder(
         FakeGateway(3, 3), token_budget=10, count_tokens=lambda text: -(-len(text) // 4)
     )
@@ -536,7 +536,7 @@ def test_parsing_a_prompt_returns_exactly_its_items(row: dict[str, Any]) -> None
         ] == []
 
 
-def test_a_block_without_its_end_is_detected() -> None:
+def test_a_block_without_an_end_is_detected() -> None:
     opened = block("memories", ['{"text":"a"}'], "0" * 16).rsplit("\n", 1)[0]
     with pytest.raises(ValueError, match="not in list"):
         read_block(opened, "memories", "0" * 16)

@@ -102,7 +102,7 @@ def test_a_joined_emoji_is_escaped_and_parses_back() -> None:
 @pytest.mark.parametrize(
     ("length", "cut"), [(MAX_SHOWN, None), (MAX_SHOWN + 1, 1), (100_000, 100_000 - MAX_SHOWN)]
 )
-def test_a_long_text_is_cut_and_the_cut_is_shown(length: int, cut: int | None) -> None:
+def test_a_long_text_is_visibly_cut(length: int, cut: int | None) -> None:
     read = json.loads(line({"id": None, "text": "x" * length}))
     assert read == {"text": "x" * min(length, MAX_SHOWN)} | ({} if cut is None else {"cut": cut})
 
@@ -139,7 +139,7 @@ def test_memories_of_several_writers_name_each_writer() -> None:
     ]
 
 
-def test_a_memory_of_another_project_names_it() -> None:
+def test_a_memory_of_another_project_names_the_project() -> None:
     here, there = item_by("codex"), item_by("codex")
     here.project, there.project = "github.com/ann/site", "github.com/ann/api"
     _, first, second, _ = recall_text([here, there], [], "1", ["github.com/ann/site"]).split("\n")

@@ -313,7 +313,7 @@ def test_a_repetition_with_higher_confidence_raises_a_memorys_confidence(
     assert (found["id"], found["metadata"]["confidence"]) == (sure, 0.9)
 
 
-def test_another_conversation_or_type_makes_a_separate_memory(
+def test_a_different_conversation_or_type_makes_a_separate_memory(
     gateway: MemoryGateway,
 ) -> None:
     made = [
@@ -1109,7 +1109,7 @@ def broken(store: str) -> Iterator[MemoryGateway]:
         yield gateway
 
 
-def test_a_broken_store_raises_a_gateways_errors(store: str) -> None:
+def test_a_broken_store_raises_errors_of_the_gateway(store: str) -> None:
     with broken(store) as gateway:
         for attempt in (
             lambda: gateway.ensure_collections(["history"]),
@@ -1159,7 +1159,7 @@ def test_an_empty_endpoint_is_refused(endpoint: Any) -> None:
         MemoryGateway(endpoint)
 
 
-def test_only_known_collections_can_be_ensured(gateway: MemoryGateway) -> None:
+def test_only_known_collections_can_be_created(gateway: MemoryGateway) -> None:
     gateway.ensure_collections(["history", "memory"])
     gateway.ensure_collections([])
     with pytest.raises(MCPError, match='there is no collection "episodic"'):
@@ -1356,7 +1356,7 @@ def test_a_waiting_turn_is_logged_until_it_is_stored(
     assert ("INFO", "queued turns stored", {"drained": 1}) in events(caplog)
 
 
-def test_a_turn_that_is_lost_is_logged_as_an_error(
+def test_a_lost_turn_is_logged_as_an_error(
     flaky: Flaky, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", 10)

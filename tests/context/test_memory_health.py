@@ -50,7 +50,7 @@ def memory(backend: Failing) -> AgentMemory:
     return AgentMemory(gateway, ContextBuilder(gateway), MemoryPolicy(0.7, 3, gateway.count_window))
 
 
-def test_a_memory_that_answers_is_healthy(memory: AgentMemory) -> None:
+def test_a_responding_memory_is_healthy(memory: AgentMemory) -> None:
     health = memory.health()
     assert health.pop("query_latency_ms") > 0
     assert health == {

@@ -52,7 +52,7 @@ def test_a_limit_of_zero_allows_nothing() -> None:
     assert not MemoryPolicy(max_per_window=0).enforce_rate_limit("a")
 
 
-def test_a_limit_over_stored_memories_follows_their_count() -> None:
+def test_a_limit_on_stored_memories_follows_their_count() -> None:
     stored = {"a": 2}
     policy = MemoryPolicy(0.7, 3, lambda window: stored.get(window, 0))
     assert [policy.enforce_rate_limit("a") for _ in range(5)] == [
@@ -63,7 +63,7 @@ def test_a_limit_over_stored_memories_follows_their_count() -> None:
     assert policy.enforce_rate_limit("b")
 
 
-def test_only_the_windows_used_least_recently_are_forgotten() -> None:
+def test_only_the_least_recently_used_windows_are_forgotten() -> None:
     policy = MemoryPolicy(max_per_window=1)
     policy.enforce_rate_limit("first")
     for number in range(999):

@@ -142,7 +142,9 @@ def test_a_context_is_within_its_budget_and_uses_it(
 
 
 @pytest.mark.parametrize("kind", EACH)
-def test_the_bound_is_never_too_low(kind: str, tokenizers: list[Callable[[str], int]]) -> None:
+def test_the_bound_is_never_below_the_real_count(
+    kind: str, tokenizers: list[Callable[[str], int]]
+) -> None:
     text = KINDS[kind]()
     for size in (600, 1_500, 4_000):
         for part in list(_pieces(text, size))[:6]:
@@ -160,7 +162,9 @@ def test_the_bound_is_never_too_low(kind: str, tokenizers: list[Callable[[str], 
         ),
     ],
 )
-def test_the_bound_is_close(kind: str, tokenizers: list[Callable[[str], int]]) -> None:
+def test_the_bound_is_close_to_the_real_count(
+    kind: str, tokenizers: list[Callable[[str], int]]
+) -> None:
     """Texts of other kinds have more tokens with tokenizers other than these two."""
     text = KINDS[kind]()[:6_000]
     assert max(count(text) for count in tokenizers) >= 0.85 * estimate_tokens(text)

@@ -149,7 +149,7 @@ def test_turns_during_a_timeout_are_queued_shown_and_stored_once(
     assert [turn.waiting for turn in hanging.memories.tail_turns("c")] == [False] * 4
 
 
-def test_errors_and_results_are_passed_on(gateway: MemoryGateway) -> None:
+def test_a_deadline_passes_on_errors_and_results(gateway: MemoryGateway) -> None:
     with pytest.raises(InvalidInput):
         gateway.append_history("c", "robot", "hello", 0, TS)
     with pytest.raises(InvalidInput, match="has different content"):
@@ -225,7 +225,7 @@ def test_a_forked_process_starts_its_own_threads() -> None:
 
 
 @pytest.mark.parametrize(("setting", "seconds"), [("3", 3), ("none", None), (None, 10)])
-def test_the_setting_sets_the_deadline(
+def test_the_setting_determines_the_deadline(
     tmp_path: Path, setting: str | None, seconds: int | None
 ) -> None:
     environment = {} if setting is None else {"MEMORY_TIMEOUT_SECONDS": setting}

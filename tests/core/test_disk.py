@@ -67,7 +67,7 @@ def test_waiters_get_the_lock_in_order_of_arrival(lock: Path) -> None:
 
 
 @needs_linux
-def test_a_killed_waiter_blocks_no_other(lock: Path) -> None:
+def test_a_killed_waiter_does_not_block_others(lock: Path) -> None:
     with try_lock(lock, 1):
         first, second = start(lock, "first"), start(lock, "second")
         first.send_signal(signal.SIGKILL)
@@ -109,7 +109,7 @@ def test_threads_get_the_lock_in_order_too(lock: Path) -> None:
         assert order == list(range(5))
 
 
-def test_a_caller_that_does_not_wait_does_not_overtake(lock: Path) -> None:
+def test_a_caller_that_does_not_wait_cannot_jump_the_queue(lock: Path) -> None:
     with try_lock(lock, 1), try_lock(lock, 0) as held:
         assert not held
     with try_lock(lock, 0) as held:

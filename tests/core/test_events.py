@@ -96,7 +96,7 @@ def test_an_incomplete_line_does_not_damage_the_next_one(home: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "home is a file"])
-def test_an_unwritable_file_fails_no_operation_and_is_reported(
+def test_an_unwritable_event_file_is_reported_and_no_operation_fails(
     home: Path, kind: str, tmp_path: Path
 ) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def test_an_unwritable_file_fails_no_operation_and_is_reported(
     assert not elsewhere.exists()
 
 
-def test_a_full_disk_fails_no_operation_and_is_reported(
+def test_a_full_disk_is_reported_and_no_operation_fails(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:

@@ -90,7 +90,7 @@ def test_the_order_of_ids_is_the_order_of_creation() -> None:
         (datetime.max.replace(tzinfo=UTC), 253_402_300_799_999),
     ],
 )
-def test_any_time_makes_an_id(moment: datetime, millis: int) -> None:
+def test_any_time_can_be_encoded_in_an_id(moment: datetime, millis: int) -> None:
     assert uuid.UUID(new_id(moment)).int >> 80 == millis
 
 

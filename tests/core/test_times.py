@@ -35,7 +35,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
-def test_milliseconds_are_kept_for_every_time(moment: datetime) -> None:
+def test_every_time_keeps_its_milliseconds(moment: datetime) -> None:
     stored = from_millis(to_millis(moment))
     assert timedelta(0) <= moment - stored < timedelta(milliseconds=1)
     assert to_millis(stored) == to_millis(moment)
@@ -112,7 +112,7 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_a_day_is_its_first_or_its_last_millisecond() -> None:
+def test_a_day_means_its_first_or_last_millisecond() -> None:
     assert parse_time("2024-07-01") == datetime(2024, 6, 30, 22, tzinfo=UTC)
     assert parse_time("2024-07-01", end_of_day=True) == datetime(
         2024, 7, 1, 21, 59, 59, 999_000, tzinfo=UTC

@@ -389,7 +389,7 @@ def test_the_command_warns_about_a_dotenv_file_in_a_cloned_folder(
         (("ann", 7), None, [], False),
     ],
 )
-def test_a_group_is_private_if_it_has_the_name_of_the_user_and_no_other_member(
+def test_a_group_is_private_if_it_has_the_users_name_and_no_other_members(
     monkeypatch: pytest.MonkeyPatch,
     group: tuple[str, int],
     user: tuple[str, int] | None,

@@ -80,7 +80,7 @@ def test_vectors_are_close_to_those_of_the_original_model(model: E5) -> None:
 
 
 @pytest.mark.thorough
-def test_vectors_are_of_unit_length_and_the_same_each_time(model: E5) -> None:
+def test_vectors_have_unit_length_and_are_reproducible(model: E5) -> None:
     another = E5()
     for text in ("", "!", "用户住在柏林", "🎉", "a" * 700, "word " * 300):
         vectors = model.embed(text)

@@ -371,7 +371,7 @@ def test_a_long_text_is_cut_into_windows_up_to_a_limit(server: Server) -> None:
         ("नमस्तेद", " "),
     ],
 )
-def test_windows_cover_a_text_in_any_script_completely(signs: str, space: str) -> None:
+def test_windows_cover_all_of_a_text_in_any_script(signs: str, space: str) -> None:
     draw = random.Random(1)
     text = space.join("".join(draw.choices(signs, k=9)) for _ in range(300))
     cut = windows(text, 640, 100)
@@ -465,7 +465,7 @@ def test_the_total_time_of_all_attempts_is_bounded(server: Server, act: str, bou
     assert bound / 4 < time.now < bound
 
 
-def test_a_service_can_set_the_time_to_wait(server: Server) -> None:
+def test_a_service_can_set_the_waiting_time(server: Server) -> None:
     server.next += [status(429, Retry_After="7"), status(429, Retry_After="1.5")]
     time = Time()
     opened(server, time=time).embed("text")
@@ -502,7 +502,7 @@ def test_a_search_does_not_wait_longer_than_its_limit(server: Server) -> None:
     assert time.pauses == []
 
 
-def test_a_request_without_credit_is_not_retried(server: Server) -> None:
+def test_a_request_refused_for_lack_of_credit_is_not_retried(server: Server) -> None:
     server.next.append(
         status(429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}})
     )
@@ -560,7 +560,7 @@ def test_an_unknown_host_is_reported(server: Server) -> None:
         embedder.embed("text")  # name servers may be slow; we don't wait
 
 
-def test_a_connection_that_the_server_closed_is_reopened(server: Server) -> None:
+def test_a_connection_closed_by_the_server_is_reopened(server: Server) -> None:
     def last(handler: Handler, body: dict[str, Any]) -> None:
         proper(handler, body)
         handler.close_connection = True  # without saying so
@@ -675,7 +675,7 @@ def test_an_error_in_a_later_batch_does_not_say_that_nothing_was_stored(
     assert "nothing was stored" not in str(caught.value)
 
 
-def test_a_status_reports_vectors_of_another_length(server: Server, tmp_path: Path) -> None:
+def test_status_reports_vectors_of_the_wrong_length(server: Server, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/m.db"
     with Memories(store, embedder=opened(server)) as memories:
         memories.create("one")
@@ -1068,7 +1068,7 @@ def test_a_cache_never_exceeds_its_maximum_size(server: Server, cache: Path) -> 
     assert file.stat().st_size <= 10 * (16 + 4 * 64)
 
 
-def test_an_unwritable_cache_is_reported_once_and_embedding_works(
+def test_an_unwritable_cache_is_reported_once_and_embedding_still_works(
     server: Server, cache: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.parent.mkdir()

@@ -140,7 +140,7 @@ TOKENS = [
 ]
 
 
-def test_tokens(ours: WordPiece) -> None:
+def test_tokenization_gives_the_expected_tokens(ours: WordPiece) -> None:
     found = {text: [ours.tokens[number] for number in ours.ids(text)] for text, _ in TOKENS}
     assert found == {text: tokens.split() for text, tokens in TOKENS}
 

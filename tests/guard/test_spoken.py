@@ -210,7 +210,7 @@ def test_a_simple_password_in_a_note_is_removed(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", CODE)
-def test_code_and_descriptions_about_passwords_are_not_changed(text: str) -> None:
+def test_code_and_descriptions_of_passwords_are_not_changed(text: str) -> None:
     assert redact(text).text is text
 
 

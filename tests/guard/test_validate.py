@@ -55,7 +55,7 @@ def test_one_visible_character_is_enough_for_a_text(text: str) -> None:
         ("allan", "allan"),
     ],
 )
-def test_namespaces_are_folded(given: str, kept: str) -> None:
+def test_namespaces_are_normalized(given: str, kept: str) -> None:
     assert validate.namespace(given) == kept
 
 
@@ -112,7 +112,7 @@ def test_ambiguous_or_invalid_json_is_refused(text: str, said: str) -> None:
     assert str(caught.value) == said
 
 
-def test_json_with_a_number_of_thousands_of_digits_is_refused() -> None:
+def test_json_with_thousands_of_digits_in_a_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"^contains a number with too many digits$"):
         validate.read_json("9" * 5_000)
 

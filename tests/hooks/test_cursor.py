@@ -307,7 +307,7 @@ def test_simultaneous_hooks_show_memories_once(root: Path, home: Path) -> None:
     ]
 
 
-def test_events_without_a_turn_are_answered_once_within_seconds(
+def test_events_without_a_turn_are_answered_once_within_a_few_seconds(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert session.claim(str(home), "cursor.c1", "given x", within=10)
@@ -326,7 +326,7 @@ def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, hom
         assert run({**payload(root, "session-start"), **more}, "session-start") != {}
 
 
-def test_a_full_session_file_stops_no_hook(
+def test_a_full_session_file_does_not_stop_a_hook(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = home / "sessions"

@@ -294,7 +294,9 @@ def test_only_the_packaged_models_rate_the_need_of_a_prompt(name: str) -> None:
         ("決済サービスのポートはどれですか", "ありがとう、以上です"),
     ],
 )
-def test_e5_tells_a_question_from_thanks_in_other_languages(question: str, thanks: str) -> None:
+def test_e5_distinguishes_a_question_from_thanks_in_other_languages(
+    question: str, thanks: str
+) -> None:
     embedder = open_embedder("e5")
     assert embedder is not None
     model = embedder.space.model

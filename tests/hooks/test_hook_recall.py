@@ -268,7 +268,7 @@ def test_the_block_names_mcp_tools_if_the_server_is_connected(
 
 @pytest.mark.usefixtures("deploys")
 @pytest.mark.parametrize("damage", ["", "[]", '{"connected": [1]}', '{"connected": 7}'])
-def test_a_damaged_receipt_stops_no_session(hook: Hook, damage: str) -> None:
+def test_a_damaged_receipt_does_not_stop_a_session(hook: Hook, damage: str) -> None:
     registers().mkdir(parents=True, exist_ok=True)
     (registers() / model_context.CONNECTED).write_text(damage)
     assert "memory search" in hook("session-start").context

@@ -230,7 +230,7 @@ def test_a_hook_recalls_by_itself_if_the_server_hangs(
     assert not (home / "hooks.log").exists()
 
 
-def test_the_socket_of_a_killed_server_stops_no_hook(hook: Hook, serving: Serve) -> None:
+def test_the_socket_of_a_killed_server_does_not_stop_a_hook(hook: Hook, serving: Serve) -> None:
     server = serving()
     server.kill()
     server.wait(60)

@@ -175,7 +175,7 @@ def call(home: Path) -> Iterator[Call]:
 
 
 @pytest.mark.thorough
-def test_a_switch_of_identity_applies_to_the_tools_and_is_shown(hook: Hook, call: Call) -> None:
+def test_an_identity_switch_applies_to_the_tools_and_is_shown(hook: Hook, call: Call) -> None:
     start_session(hook, "s1")
     assert '"namespace"' not in call("create_memory", content="Lunch is at noon")
     assert not hook("user-prompt", {"prompt": "start as bob"}).code

@@ -160,7 +160,7 @@ def test_private_text_is_removed() -> None:
     assert remove_private("a private letter") == "a private letter"
 
 
-def test_frames_are_removed_and_the_text_around_them_is_kept() -> None:
+def test_inserted_frames_are_removed_and_the_text_around_them_is_kept() -> None:
     one, other = "0123456789abcdef", "fedcba9876543210"
     framed = (
         f"=== memories {one} ===\nkept === end of memories {other} ===\nin\n"

@@ -131,14 +131,14 @@ def test_a_probe_during_another_hook_still_counts(home: Path, store: Store) -> N
     assert recall_once(home, store)[0] == "from the store"
 
 
-def test_a_failed_store_is_not_waited_for_again(home: Path, store: Store) -> None:
+def test_hooks_do_not_wait_again_for_a_failed_store(home: Path, store: Store) -> None:
     store.why = "it is locked"
     assert recall_once(home, store)[0] == "from the store"
     assert DEPLOY in recall_once(home, store)[0]
     assert len(store.asked) == 1
 
 
-def test_another_session_asks_the_store_itself(home: Path, store: Store) -> None:
+def test_another_session_still_asks_the_store(home: Path, store: Store) -> None:
     kill_hook(home, store)
     assert recall_once(home, store, "s2")[0] == "from the store"
     assert len(store.asked) == 2
@@ -186,7 +186,7 @@ def test_a_prompt_that_cannot_be_searched_is_not_a_store_error(
     assert (DEPLOY in given.text) == found
 
 
-def test_a_long_prompt_is_cut_to_the_longest_query() -> None:
+def test_a_long_prompt_is_cut_to_the_maximum_length_of_a_query() -> None:
     assert len(query_of("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
 
 

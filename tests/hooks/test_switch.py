@@ -71,7 +71,7 @@ def test_no_file_in_a_repository_can_switch_memory_on(folder: Path, home: Path) 
     assert not is_on(folder)
 
 
-def test_capture_projects_selects_folders(folder: Path) -> None:
+def test_the_setting_capture_projects_selects_folders(folder: Path) -> None:
     def captured(patterns: str, where: Path = folder) -> bool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("CAPTURE_PROJECTS", patterns)
@@ -90,7 +90,7 @@ def test_capture_projects_selects_folders(folder: Path) -> None:
     assert not captured("work")  # only a name, which the folder's author may have chosen
 
 
-def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAPTURE_PROJECTS", "work")
     with pytest.raises(ConfigError, match="full paths"):
         load_config()
@@ -98,7 +98,7 @@ def test_capture_projects_is_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_config().capture_projects == "~/work/*,!secret"
 
 
-def test_capture_projects_is_read_from_the_users_file(folder: Path, home: Path) -> None:
+def test_the_setting_capture_projects_is_read_from_the_users_file(folder: Path, home: Path) -> None:
     home.mkdir(parents=True)
     (home / "config.toml").write_text(f'capture_projects = "!{folder}"\n')
     assert not switch.read_state(str(folder), None).capture
@@ -215,7 +215,7 @@ def test_a_folder_that_was_off_before_projects_had_names_stays_off(
 
 @pytest.mark.usefixtures("no_flusher")
 @pytest.mark.usefixtures("projects")
-def test_unreadable_project_names_break_no_hook(
+def test_unreadable_project_names_do_not_break_a_hook(
     memory: Memory, clones: list[Path], hook: Hook, home: Path, folder: Path
 ) -> None:
     memory(clones[0], "create", "Deploys happen on Tuesdays")

@@ -229,7 +229,7 @@ def test_a_rename_does_not_overwrite_and_a_merge_reports_conflicts_first(
     assert (exported(store, "bob"), exported(store, "alice")) == before
 
 
-def test_an_interrupted_move_is_finished_by_the_same_command(
+def test_repeating_the_command_finishes_an_interrupted_move(
     config: Config, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(config, "bob")
@@ -481,7 +481,9 @@ def limited(config: Config) -> Limited:
     return open_limited
 
 
-def test_a_full_namespace_refuses_more_and_the_error_names_the_setting(limited: Limited) -> None:
+def test_a_full_namespace_refuses_memories_and_the_error_names_the_setting(
+    limited: Limited,
+) -> None:
     with limited("memories=2,turns=1") as memories:
         first = memories.create("the first one", force=True)
         memories.create("the second thing waits", pending=True)

@@ -129,7 +129,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("content", UNREADABLE, ids=range(len(UNREADABLE)))
-def test_invalid_metadata_is_replaced_and_breaks_no_write(
+def test_invalid_metadata_is_replaced_and_does_not_break_a_write(
     home: Path, tmp_path: Path, content: str
 ) -> None:
     with Memories(namespace="bob", clock=lambda: START) as bob:

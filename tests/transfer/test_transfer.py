@@ -734,7 +734,7 @@ def test_a_byte_order_mark_and_empty_lines_are_accepted(opened: Open) -> None:
 
 
 @pytest.mark.parametrize("line_count", [1, 2, 9, 16])
-def test_an_export_cut_at_the_end_of_a_line_is_incomplete(
+def test_an_export_truncated_at_the_end_of_a_line_is_incomplete(
     full: SQLiteStore, opened: Open, line_count: int
 ) -> None:
     lines = lines_of(full)[:line_count]
@@ -792,7 +792,7 @@ def test_line_endings_of_another_system_are_accepted(full: SQLiteStore, opened: 
     assert (result.imported, result.unchecked) == (15, False)
 
 
-def test_an_export_of_an_older_program_is_imported_as_unchecked(
+def test_an_export_from_an_older_version_is_imported_as_unchecked(
     full: SQLiteStore, opened: Open
 ) -> None:
     result = import_lines(opened("two"), edited(lines_of(full)))

@@ -146,7 +146,7 @@ def test_texts_are_compared_by_words_up_to_a_length(length: int, relation: Relat
     assert compare_texts(old, old, None, threshold=1.0).relation is Relation.SAME
 
 
-def test_the_same_text_in_another_project_is_stored(memories: Memories) -> None:
+def test_a_text_can_be_stored_again_in_another_project(memories: Memories) -> None:
     made = [
         memories.create(FACT, tags=tags) for tags in ({}, {"project": "shop"}, {"project": "site"})
     ]

@@ -250,7 +250,7 @@ def test_a_prompt_cannot_enable_memory_that_the_configuration_disables(talk: Any
     assert "Memory is on" not in model.sent(1)
 
 
-def test_a_switch_of_identity_removes_the_old_memories_from_the_prompt(talk: Any, bob: Bob) -> None:
+def test_an_identity_switch_removes_the_old_memories_from_the_prompt(talk: Any, bob: Bob) -> None:
     for name in ("bob", "alice"):
         with Memories(namespace=name) as memories:
             memories.create(f"The wiki of {name} is yellow")

@@ -68,7 +68,7 @@ class Health:
         assert [ref.position for ref in store.refs(turns())] == [0, 1, 2]
         assert store.refs(pool("nobody")) == []
 
-    def test_a_sound_store_has_no_findings_and_nothing_to_repair(
+    def test_an_intact_store_has_no_findings_and_nothing_to_repair(
         self, open_store: OpenStore
     ) -> None:
         store = open_store(SPACE)

@@ -66,7 +66,7 @@ def run(path: Path, sql: str) -> None:
     db.close()
 
 
-def test_a_sound_store_is_salvaged_completely(
+def test_an_intact_store_is_salvaged_completely(
     path: Path, stored_records: dict[Ref, Record]
 ) -> None:
     assert len(stored_records) == 12
