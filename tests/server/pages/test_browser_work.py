@@ -436,3 +436,21 @@ def test_a_new_tag_name_stays_while_memories_arrive(site: Site, opened: Open) ->
     page.locator("#pending", has_text="(1)").wait_for()
     page.keyboard.press("Enter")
     page.locator("th a:text-is('type')").wait_for()
+
+
+def test_undoing_an_edit_keeps_a_later_change_of_another_program(site: Site, opened: Open) -> None:
+    made = site.memories.create("Deploys happen on Tuesdays").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    for undo_of in ("an edit", "a restored version"):
+        if undo_of == "an edit":
+            page.keyboard.press("e")
+            page.fill("#edit textarea[name=content]", "Deploys happen on Thursdays")
+            page.click("text=Save as a new version")
+        else:
+            page.locator("text=Make current").last.click()
+        page.locator("#told button", has_text="Undo").wait_for()
+        site.memories.update(made.id, f"Deploys happen on Fridays since {undo_of}")
+        page.keyboard.press("u")
+        page.locator("#told", has_text="changed elsewhere").wait_for()
+        assert site.memories.get(made.id).content == f"Deploys happen on Fridays since {undo_of}"

@@ -39,7 +39,7 @@ async function undoLast() {
     tell(last.undone);
   } catch (error) {
     if (!error.status) undos.push(last); // the server did not answer, so it can be tried again
-    tell(error.message);
+    tell(error.status === 412 ? "It was changed elsewhere in the meantime; nothing was undone." : error.message);
   }
 }
 
@@ -182,7 +182,9 @@ async function act(element, body) {
     if (opener) at(opener)?.focus();
     const next = decided && selected !== null && card(selected, document); // keyboard users continue from there
     next?.focus?.({ preventScroll: true });
-    const calls = undo ? undo.split("\n").map((each) => [...each.split(" "), JSON.parse(undoBody || "{}")]) : [];
+    const before = JSON.parse(undoBody || "{}");
+    const match = before.version ? { "If-Match": `"${said.version}"` } : {}; // an undo must not replace a later change
+    const calls = undo ? undo.split("\n").map((each) => [...each.split(" "), before, match]) : [];
     if (!undo && said.undo) calls.push(["POST", "/api/rollback", said.undo]);
     const text = counts?.replace(/\{(\w+)\}/g, (_, name) => said[name]) ?? (said.hint || said.note || done || "Done.");
     report(text, calls.length && (async () => { for (const each of calls) await call(...each); }), undone);
