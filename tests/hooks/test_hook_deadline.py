@@ -69,6 +69,16 @@ def test_the_prompt_after_a_missed_recall_reports_it_once(hook: Hook, home: Path
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
 
 
+@pytest.mark.usefixtures("home")
+def test_a_missed_recall_is_reported_even_if_gemini_gets_no_session_block(hook: Hook) -> None:
+    """The first prompt also gets the block, which needs the store."""
+    env = {"MEMORY_STORE": "http://127.0.0.1:9", "MEMORY_TOKEN": "a" * 40}
+    home = os.environ["MEMORY_HOME"]
+    session.add_facts(home, "gemini.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000})
+    assert MISSED in hook("user-prompt", ASKED, host="gemini", env=env).context
+    assert MISSED not in hook("user-prompt", ASKED, host="gemini", env=env).context
+
+
 def test_no_missed_recall_is_reported_if_the_store_answers(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")

@@ -271,7 +271,8 @@ class EventHandler:
         if self.call.event == "session-start":
             if self.event.host in _BEGINS_WITH_PROMPT:
                 return Reply()
-            return self._reply_to_start(is_resumed=self.event.text("source") == "resume")
+            is_resumed = self.event.text("source") == "resume"
+            return self._reply_to_start(self._send_interim, is_resumed=is_resumed)
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
             self._add_facts({session.RESET: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
@@ -282,7 +283,7 @@ class EventHandler:
         """Return whether both the hook's arguments and the switch allow capturing."""
         return self.call.capture and self.state.capture
 
-    def _reply_to_start(self, *, is_resumed: bool) -> Reply:
+    def _reply_to_start(self, announce: "Callable[[], None]", *, is_resumed: bool) -> Reply:
         source = self.event.text("source")
         if not self._is_first("given", source):
             self._add_facts({session.ENDED: False})  # it may have ended and been resumed at once
@@ -297,7 +298,7 @@ class EventHandler:
         reason = self._add_facts(facts)
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
-        reply = self._recall(self._request(self.state.namespace), announce=self._send_interim)
+        reply = self._recall(self._request(self.state.namespace), announce=announce)
         if reason:
             reply.text = "\n".join(filter(None, (NOT_RECORDED.format(reason=reason), reply.text)))
         return reply
@@ -323,12 +324,9 @@ class EventHandler:
             return Reply()
         # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
-        needs_block = record.ended or not record.has_context
-        is_start = needs_block and self.event.host in _BEGINS_WITH_PROMPT
-        block = self._reply_to_start(is_resumed=record.ended).text if is_start else ""
         is_past = 0 < record.suspect_from <= time.time_ns() // 1_000_000
         has_missed = is_past and record.suspect_from != record.miss_reported
-        notice = "\n".join(filter(None, (MISSED if has_missed else "", block)))
+        notice = MISSED if has_missed else ""
 
         def announce() -> None:
             """Send the notice about the missed recall and the session block, if any.
@@ -339,6 +337,10 @@ class EventHandler:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})
             self._send_interim(render_answer(self.event, self.call.event, notice))
 
+        needs_block = record.ended or not record.has_context
+        if needs_block and self.event.host in _BEGINS_WITH_PROMPT:
+            start = self._reply_to_start(announce, is_resumed=record.ended)
+            notice = "\n".join(filter(None, (notice, start.text)))
         request = self._request(self.state.namespace, query_of(prompt))
         reply = self._recall(request, announce=announce)
         reply.text = "\n".join(filter(None, (notice, reply.text)))
