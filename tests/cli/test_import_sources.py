@@ -427,6 +427,7 @@ def test_prompts_from_the_claude_code_terminal_are_imported_without_marks(
         {"type": "assistant", "message": {"role": "assistant", "content": "It is flamingo"}},
         typed | {"type": "user", "message": {"role": "user", "content": pasted}},
         typed | {"type": "user", "message": {"role": "user", "content": blocks}},
+        {"type": "user", "message": {"role": "user", "content": f"{texts[0]}\nWe use port 1."}},
     ]
     common = {"sessionId": "s1", "timestamp": "2026-05-01T10:00:00Z", "cwd": "/home/ann/shop"}
     numbered = [common | line | {"uuid": f"u{number}"} for number, line in enumerate(lines)]
@@ -435,7 +436,7 @@ def test_prompts_from_the_claude_code_terminal_are_imported_without_marks(
     turns = memory("turns", "show", "claude-code:u0").json["results"]
     assert [turn["content"] for turn in turns] == [
         "Name the queue", "Name it flamingo", "It is flamingo", "One\nTwo",
-        "What is this?\nI ask you.",
+        "What is this?\nI ask you.", "We use port 1.",
     ]  # fmt: skip
 
 
