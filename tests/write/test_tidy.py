@@ -13,7 +13,7 @@ from memories import Draft, Memories, TurnDraft
 from memories.guard.origin import Place
 from memories.models import Memory
 from memories.stores.records import Collection, Record, Ref
-from memories.write import forget, many, tidy
+from memories.write import bulk, forget, tidy
 from memories.write.tidy import _is_statement
 from tables import failures_of
 
@@ -436,9 +436,9 @@ def test_a_long_text_is_quoted_by_its_beginning() -> None:
 
 
 def test_a_table_of_changes_shows_the_first_changes_and_counts_all() -> None:
-    tally, at = many.BulkTally(), datetime(2026, 5, 1, tzinfo=UTC)
-    record = Record(Ref(Collection.MEMORY, "bob", "m", 1), "x" * (many.MAX_EXCERPT + 1), at)
-    tally.add_all("delete", [record] * (many.MAX_STEPS + 1))
+    tally, at = bulk.BulkTally(), datetime(2026, 5, 1, tzinfo=UTC)
+    record = Record(Ref(Collection.MEMORY, "bob", "m", 1), "x" * (bulk.MAX_EXCERPT + 1), at)
+    tally.add_all("delete", [record] * (bulk.MAX_STEPS + 1))
     done = tally.result(dry_run=False)
-    assert (done.counts, len(done.steps)) == ({"delete": many.MAX_STEPS + 1}, many.MAX_STEPS)
-    assert {step.content for step in done.steps} == {"x" * (many.MAX_EXCERPT - 1) + "…"}
+    assert (done.counts, len(done.steps)) == ({"delete": bulk.MAX_STEPS + 1}, bulk.MAX_STEPS)
+    assert {step.content for step in done.steps} == {"x" * (bulk.MAX_EXCERPT - 1) + "…"}
