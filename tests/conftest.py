@@ -228,7 +228,7 @@ def clean_environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let child processes be interrupted: a process in the background of a shell (`&`) ignores
+    """Allow child processes to be interrupted: a process in the background of a shell (`&`) ignores
     SIGINT, and its children inherit that.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -175,7 +175,7 @@ class Node:
 
 
 def on_disk(server: Node, needle: bytes) -> list[str]:
-    """Write everything to disk; return the files of tables, indexes and statistics that contain
+    """Flush everything to disk; return the files of tables, indexes and statistics that contain
     `needle`.
     """
     server.sql("CHECKPOINT")

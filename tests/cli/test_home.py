@@ -28,7 +28,7 @@ def garbage(*parts: str) -> Callable[[Path], Path]:
 
 
 def readable_token(home: Path) -> Path:
-    """Let other users read the token of the home."""
+    """Make the token in the home readable by other users."""
     tokens.own(home)
     tokens.own_file(home).chmod(0o644)
     return tokens.own_file(home)
@@ -41,7 +41,7 @@ def folder_of_requests(home: Path) -> Path:
 
 
 def writable_scratchpad(home: Path) -> Path:
-    """Let other users write a scratchpad."""
+    """Make a scratchpad writable by other users."""
     (home / "bob" / "scratchpad.yaml").chmod(0o666)
     return home / "bob" / "scratchpad.yaml"
 

@@ -23,7 +23,7 @@ SERVER = [PROGRAM, "mcp"]
 
 @pytest.fixture(autouse=True)
 def slow_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the SDK wait for a server to exit, even on a busy machine; by default it stops waiting
+    """Make the SDK wait for a server to exit, even on a busy machine; by default it stops waiting
     after two seconds.
     """
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)

@@ -345,7 +345,7 @@ def open_memories(folder: Path, namespace: str, **environment: str) -> Memories:
 def count_recalled(
     memories: Memories, conversation: str | None, **settings: Any
 ) -> tuple[int, int]:
-    """Return how many recalled turns are from the flood, and how many are not."""
+    """Return how many recalled turns are from the flood and how many are not."""
     built = builder(memories, token_budget=2000, **settings)
     asked = (
         built.build_everywhere(QUESTION)

@@ -65,7 +65,7 @@ def hang(gateway: MemoryGateway, hanging: Hanging) -> None:
 
 
 def go_on(gateway: MemoryGateway, hanging: Hanging) -> None:
-    """Answer again, even abandoned calls."""
+    """Answer calls again, including abandoned ones."""
     hanging.release.set()
     gateway._deadline.seconds = 60
     while gateway._deadline._abandoned:

@@ -118,7 +118,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Seen:
-    """A request that the service received."""
+    """A request received by the service."""
 
     path: str
     headers: dict[str, str]

@@ -24,7 +24,7 @@ def text(rng: random.Random, length: int, letters: str = BOTH) -> str:
 
 
 def after(prefix: str, length: int, letters: str = BOTH) -> Make:
-    """Return a maker of secrets that begin with a prefix."""
+    """Return a function that makes secrets with a prefix."""
     return lambda rng: prefix + text(rng, length, letters)
 
 

@@ -54,7 +54,7 @@ def held(folder: Path, planted: str) -> list[str]:
 
 @pytest.fixture(params=STORES)
 def memories(request: pytest.FixtureRequest, home: Path) -> Memories:
-    """Memories in each store that keeps files."""
+    """Memories in each store that uses files."""
     store = None if request.param == "sqlite" else f"files:///{home}/files"
     return Memories(store, embedder="fake")
 

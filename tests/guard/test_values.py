@@ -1,4 +1,4 @@
-"""How long and how mixed a value must be to count as a secret: both sides of each limit."""
+"""How long and how varied a value must be to count as a secret, on both sides of each limit."""
 
 import base64
 from collections.abc import Callable

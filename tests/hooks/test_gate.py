@@ -1,4 +1,4 @@
-"""Which memories and turns a prompt recalls, and which it doesn't need."""
+"""The memories and turns that a prompt recalls, and those that it doesn't need."""
 
 from collections.abc import Callable
 from pathlib import Path

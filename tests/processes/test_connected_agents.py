@@ -88,7 +88,7 @@ class Place:
             path.write_text(text)
 
     def session(self, message: str) -> str:
-        """Let the agent answer a message in a new session; return all texts that its model
+        """Make the agent answer a message in a new session; return all texts that its model
         received.
         """
         self.model.requests.clear()

@@ -284,7 +284,7 @@ def run_drills(
 def test_a_backup_contains_a_state_between_its_start_and_its_end(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    """If it replaces the store, every process with the open store notices."""
+    """If it replaces the store, every process that has the store open notices."""
     totals = run_drills(tmp_path, clean_environment, "load", 4)
     assert totals["rounds"] == 4
     assert totals["acked"] >= 80

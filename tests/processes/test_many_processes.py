@@ -61,9 +61,7 @@ def at_once(
 
 
 def inspect_store(run_python: RunPython, path: Path) -> tuple[str, int, int, int]:
-    """Return the result of integrity_check and the numbers of records, vectors and indexed
-    texts.
-    """
+    """Return the result of integrity_check, and the numbers of records, vectors and indexed texts."""
     return tuple(json.loads(run_python(INSPECT, path).stdout))  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""The guess whether one text may replace another, on both sides of each limit."""
+"""The estimate of whether one text may replace another, on both sides of each limit."""
 
 from typing import TYPE_CHECKING
 

@@ -45,7 +45,7 @@ def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
 
 
 def make_older(file: Path) -> None:
-    """Turn a file into one that an older version wrote: it has a time of expiry, and lacks the
+    """Turn a file into one from an older version: it has a time of expiry, and lacks the
     times from which confidence is computed.
     """
     from memories.scratchpad.text import seal

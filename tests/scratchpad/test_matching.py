@@ -1,4 +1,4 @@
-"""Which entries a word search finds, and when they suffice as an answer."""
+"""The entries that a word search finds, and when they are enough for an answer."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,6 @@
-"""A text with half of a question's words in one place is not noise, even deep in a long text."""
+"""A text with half of a question's words in one place is not noise, even if they are deep in a long
+text.
+"""
 
 from collections.abc import Iterator
 

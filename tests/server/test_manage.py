@@ -40,7 +40,7 @@ def block_of_the_docs(language: str) -> str:
 
 @pytest.fixture
 def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The home of a user whose `memory` prints its arguments."""
+    """The home of a user whose `memory` command prints its arguments."""
     for variable in ("MEMORY_HOME", "MEMORY_STORE", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -113,7 +113,7 @@ def test_the_query_selects_the_namespace(live: Live, token: Token, config: Confi
     accept = {"Accept": "application/json, text/event-stream"}
 
     def search(query: str) -> str:
-        """Return what the server answers to a search."""
+        """Return the server's answer to a search."""
         arguments = {"name": "search_memories", "arguments": {"query": "who likes tea?"}}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": arguments}
         return json.dumps(live.ask("POST", f"/mcp{query}", body, **accept))

@@ -270,7 +270,7 @@ def die_at(
     *,
     names: tuple[str, ...] = ("add", "update", "delete", "set_state"),
 ) -> None:
-    """Let the writer die instead of sending the changing request with this number, counted from 0."""
+    """Kill the writer instead of sending the changing request with this number, counted from 0."""
     left = [number]
 
     def before(name: str) -> None:
@@ -283,7 +283,7 @@ def die_at(
 
 
 def live(server: Server) -> None:
-    """Let the server answer all requests again."""
+    """Make the server answer all requests again."""
     server.before = lambda name: None
 
 
@@ -514,7 +514,7 @@ def test_two_machines_that_write_the_same_position_or_key_concurrently_conflict(
 def test_a_transaction_whose_pending_record_was_removed_gets_a_conflict(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slow transaction was considered dead; what the other machine wrote stays."""
+    """The slow transaction was considered dead; the other machine's writes are kept."""
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
     here.append([record("m", text="apple")])
 
@@ -586,8 +586,8 @@ def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_of_another(
 def test_dead_writes_of_another_machine_are_removed_after_a_minute(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The minute is measured by the looking machine's clock, which is hours behind. Each look may
-    be in a different process.
+    """The minute is measured with the clock of the machine that looks, which is hours behind. Each
+    look may happen in a different process.
     """
     here = open_store(SPACE)
     here.append([record("m", text="apple", key="k")])

@@ -97,7 +97,7 @@ def open_with(folder: Path) -> Iterator[OpenWith]:
 
 
 class TestTieredStore(StoreContract):
-    """The contract on stores of which most move at some point, some in the middle of a test."""
+    """The contract on stores, most of which move at some point, some in the middle of a test."""
 
     sequences = 50
 

@@ -97,7 +97,7 @@ def client(live: Live, token: str | None = None, space: Space | None = SPACE) ->
 class TestHttpStore(StoreContract):
     @pytest.fixture(autouse=True)
     def lenient(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For tests of how invalid records are read, let the server store them."""
+        """Make the server store invalid records, for tests of how they are read."""
         if "an_invalid" in request.node.name:
             monkeypatch.setattr("memories.stores.wire.find_problem", lambda _: None)
 

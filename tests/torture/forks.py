@@ -26,7 +26,7 @@ ON_PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n
 
 
 def die_with_parent() -> None:
-    """Let this process die when its parent ends, or at the latest after `LONGEST_SECONDS`."""
+    """Make this process die when its parent ends, or after `LONGEST_SECONDS` at the latest."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.alarm(LONGEST_SECONDS)
 

@@ -112,7 +112,7 @@ def _prepare(path: Path) -> None:
 
 
 def _traced(path: Path, log: Path, inject: str, state: str) -> int:
-    """Let a child work while its calls fail; return its exit code."""
+    """Run a child whose calls fail; return its exit code."""
     ready, start = os.pipe()
     opened, warm = os.pipe()
     child = forks.fork(_work, path, log, (ready, start, warm), state)

@@ -1,4 +1,4 @@
-"""Decisions whether a draft is stored or refused, on both sides of each limit."""
+"""Whether a draft is stored or refused, on both sides of each limit."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

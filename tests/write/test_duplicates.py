@@ -1,4 +1,4 @@
-"""The words that differ decide whether a text repeats or corrects another."""
+"""The words that differ determine whether a text repeats or corrects another."""
 
 import functools
 import itertools

@@ -1,5 +1,5 @@
-"""A correction counts as long as it is valid. After that, the corrected memory is current again for
-every reader, without a write.
+"""A correction applies as long as it is valid. After that, the corrected memory is current again
+for every reader, without a write.
 """
 
 from collections.abc import Callable, Iterator

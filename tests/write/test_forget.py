@@ -1,4 +1,4 @@
-"""Forgetting leaves no byte of a memory's text in the home, whatever has repeated the text."""
+"""Forgetting leaves no byte of a memory's text in the home, even where the text was repeated."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,5 +1,5 @@
-"""A person's latest statement is the current one, however it was made: the links between memories
-follow new texts, confirmations and rollbacks.
+"""A person's latest statement is current, however it was made: the links between memories follow
+new texts, confirmations and rollbacks.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A rollback finds out which memories existed at a past time."""
+"""A rollback determines which memories existed at a past time."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 DATA = Path(__file__).parents[2] / "data"
 DIFFERENT = {
-    # They test the internals of `SqliteStore`: its SQL, its migrations, its dimension.
+    # These test the internals of `SqliteStore`: its SQL, its migrations, its dimension.
     *("test_nonnull_migrations", "test_escape_glob_literal", "test_namespace_match_pattern"),
     *("test_list_namespaces_prefix_uses_indexable_condition", "test_vector_store_initialization"),
     # Our scores include words; theirs are cosines.

@@ -406,7 +406,7 @@ def test_keys_work_after_a_click_on_a_checkbox(site: Site, opened: Open) -> None
 
 
 def test_the_search_field_and_its_results_stay_together(site: Site, opened: Open) -> None:
-    """Neither Escape nor going back shows the results of another query than the field's."""
+    """Neither Escape nor going back shows results of a query other than the one in the field."""
     site.memories.create_many(
         [
             Draft(f"The kettle {n}", created_at=datetime.now(UTC) - timedelta(days=n))

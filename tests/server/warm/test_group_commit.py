@@ -582,7 +582,7 @@ def test_many_small_drafts_are_added_in_batches(
 
 
 class Asked(NamedTuple):
-    """One create: its writer, its text, and the earlier one that it supersedes or whose id it
+    """One create: its writer, its text, and the earlier create that it supersedes or whose id it
     requests.
     """
 

@@ -35,9 +35,7 @@ def latest(store: Store) -> dict[str, Record]:
 
 
 def state(store: Store, *, aging: bool = True) -> dict[str, Any]:
-    """Return the state of every memory: its content if it is current, else the reason for its
-    end.
-    """
+    """Return the state of every memory: its content if it is current, else the reason why it ended."""
     results: dict[str, Any] = {}
     for group, record in latest(store).items():
         if record.ended_at is None:

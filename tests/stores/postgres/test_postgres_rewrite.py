@@ -69,7 +69,7 @@ def assert_counts_match(store: PostgresStore) -> None:
 
 @contextlib.contextmanager
 def writers(open_store: OpenStore) -> Iterator[tuple[list[str], list[MemoriesError]]]:
-    """Let two threads write and change records during the block; yield the names that they wrote,
+    """Write and change records in two threads during the block; yield the names that they wrote,
     and their errors.
     """
     ending = threading.Event()
@@ -191,7 +191,7 @@ def test_an_older_transaction_does_not_keep_removed_records(
 def test_erasing_waits_for_other_transactions_before_giving_up(
     server: Node, store: PostgresStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile others can write, and only the removal remains of the attempt."""
+    """Others can write in the meantime, and the attempt leaves only the removal."""
     store.append([record(f"m{number}") for number in range(5)])
     monkeypatch.setattr(rewrite, "LOCK_SECONDS", 0.2)
     monkeypatch.setattr(rewrite, "PATIENCE_SECONDS", 1.0)

@@ -1,4 +1,4 @@
-"""Forks and threads of a program that has a SQLite store open."""
+"""Forks and threads in a program that has a SQLite store open."""
 
 import threading
 from pathlib import Path
@@ -61,7 +61,7 @@ print(store.count(mine), SQLiteStore(path, None).count(mine))
 
 
 def test_a_child_forked_during_a_transaction_is_refused(path: Path, run_python: RunPython) -> None:
-    """SQLite would take the parent's locks for its own, so the child can continue only without that
+    """SQLite would treat the parent's locks as its own, so the child can continue only without that
     store.
     """
     script = (
@@ -182,8 +182,8 @@ print(damage)
 
 
 def test_writes_of_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
-    """If the parent's locks were taken for the child's, the last process to close would remove the
-    log that the child uses.
+    """If SQLite treated the parent's locks as the child's, the last process to close would remove
+    the log that the child uses.
     """
     script = (
         STORE

@@ -47,7 +47,7 @@ def test_counting_a_read_does_not_wait_for_other_programs(
 def test_no_other_program_can_write_between_the_read_and_write_of_a_writer(
     path: Path, store: SQLiteStore
 ) -> None:
-    """This includes programs that don't know the lock beside the file."""
+    """This includes programs that don't know the lock file."""
     store.append([record("one")])
     foreign = apsw.Connection(str(path))
     with store.transaction():
@@ -108,7 +108,7 @@ def test_a_killed_writer_leaves_neither_a_lock_nor_a_record(
 def test_a_writer_that_gives_up_reports_the_number_of_other_commits(
     path: Path, store: SQLiteStore, start_python: StartPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names no process that held the lock only for a moment."""
+    """The error doesn't name a process that held the lock only for a moment."""
     store.append([record("m")])
     script = (
         STORE
@@ -153,7 +153,7 @@ def test_the_message_depends_on_commits_during_the_wait(
 
 
 def test_busy_writers_take_turns(path: Path, start_python: StartPython) -> None:
-    """Each process and thread writes as fast as it can, and none waits too long for its turn."""
+    """Each process and thread writes as fast as it can, and none waits too long for a turn."""
     script = (
         STORE
         + """

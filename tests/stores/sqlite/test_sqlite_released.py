@@ -29,7 +29,7 @@ def unpack(version: int, path: Path) -> bytes:
 
 
 def inspect_file(path: Path) -> list[str]:
-    """Return the version and state of a closed store's file."""
+    """Return the version and state of a closed store file."""
     db = apsw.Connection(str(path))
     try:
         return [str(db.pragma("user_version")), db.pragma("integrity_check")]
