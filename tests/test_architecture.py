@@ -303,7 +303,7 @@ def test_the_core_works_without_the_optional_folders(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
-def test_the_levels_list_every_module() -> None:
+def test_the_table_of_levels_lists_every_module() -> None:
     held: dict[str, set[str]] = {}
     for module in MODULES:
         package, _, name = module.rpartition(".")
@@ -444,7 +444,7 @@ def test_the_public_names_are_exactly_those_in_all(empty: Path) -> None:
     assert raised <= set(memories.__all__)
 
 
-def test_no_file_or_function_is_too_long_and_no_folder_too_deep() -> None:
+def test_files_functions_and_folders_stay_within_their_limits() -> None:
     over = []
     for file, module in zip(FILES, MODULES, strict=True):
         if len(file.relative_to(SOURCE).parts) > MAX_DEPTH:
@@ -543,7 +543,7 @@ def test_every_command_is_in_the_documentation() -> None:
     assert [name for name in COMMANDS if f"memory {name}" not in text] == []
 
 
-def test_no_test_asserts_on_time() -> None:
+def test_no_test_depends_on_measured_time() -> None:
     """A busy machine can take any time: `bench/` measures time; a test counts steps or waits for an
     event.
     """

@@ -99,7 +99,7 @@ def has_ended(process: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs process descriptors of Linux")
-def test_tests_that_hang_fail_and_the_others_run(tmp_path: Path) -> None:
+def test_a_hanging_test_fails_and_the_others_run(tmp_path: Path) -> None:
     with run_of(HANGING, tmp_path, "--longest", "1") as running:
         out, err = running.communicate(timeout=WAIT_SECONDS)
     assert "2 failed, 1 passed" in out
@@ -109,7 +109,7 @@ def test_tests_that_hang_fail_and_the_others_run(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs process descriptors of Linux")
-def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_no_server(tmp_path: Path) -> None:
     with run_of(HANGING, tmp_path) as running:
         assert running.stderr is not None
         server = int(running.stderr.readline().split()[1])
@@ -127,7 +127,7 @@ def has_open(process: "subprocess.Popen[bytes]", folder: Path) -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs process descriptors of Linux")
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_the_sweep_spares_a_later_run_in_a_folder_of_the_same_name(
+def test_the_sweep_spares_a_later_run_in_a_folder_with_the_same_name(
     tmp_path: Path, is_replaced: bool
 ) -> None:
     folder = tmp_path / "run"

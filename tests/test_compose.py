@@ -105,7 +105,7 @@ def test_ac_conf_001_each_service_has_its_variables_with_their_defaults(service:
     assert environment(service).items() >= VARIABLES[service].items()
 
 
-def test_chroma_mcp_gets_its_own_variables_too() -> None:
+def test_chroma_mcp_also_gets_its_own_variables() -> None:
     given = environment("chroma-mcp")
     assert (given["CHROMA_HOST"], given["CHROMA_PORT"]) == (
         given["CHROMA_HTTP_HOST"],

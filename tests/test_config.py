@@ -106,14 +106,14 @@ def test_every_setting_accepts_both_ends_of_its_range_and_nothing_beyond(tmp_pat
 
 
 @pytest.mark.parametrize("variable", ["DECAY_HALF_LIFE_HOURS"])
-def test_a_number_of_hours_is_greater_than_0(variable: str, tmp_path: Path) -> None:
+def test_a_number_of_hours_must_be_greater_than_0(variable: str, tmp_path: Path) -> None:
     load_config(environment={variable: "0.001"}, folder=tmp_path)
     for text in ("0", "1e9"):
         with pytest.raises(ConfigError, match="must be a number of hours greater than 0"):
             load_config(environment={variable: text}, folder=tmp_path)
 
 
-def test_a_quota_has_at_most_15_digits(tmp_path: Path) -> None:
+def test_a_quota_can_have_at_most_15_digits(tmp_path: Path) -> None:
     load_config(environment={"NAMESPACE_QUOTA": "memories=" + "9" * 15}, folder=tmp_path)
     with pytest.raises(ConfigError, match="must be limits such as"):
         load_config(environment={"NAMESPACE_QUOTA": "memories=" + "9" * 16}, folder=tmp_path)
@@ -227,7 +227,7 @@ def test_api_keys_are_never_shown(variable: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", KEYS)
-def test_an_empty_key_counts_as_not_set(variable: str, tmp_path: Path) -> None:
+def test_an_empty_key_counts_as_unset(variable: str, tmp_path: Path) -> None:
     """Other programs use the same variables; an empty one must not stop ours."""
     trusted_dotenv(tmp_path, f"{variable}=below\n")
     assert (

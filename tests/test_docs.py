@@ -94,7 +94,7 @@ def test_the_index_lists_every_page() -> None:
     assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
-def test_links_between_pages_work() -> None:
+def test_links_between_pages_are_not_broken() -> None:
     broken = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

@@ -181,9 +181,7 @@ def test_a_pending_memory_is_not_in_the_past(memories: Memories, clock: Clock) -
     assert (counts, memories.get(other, as_of=T0).content) == ([1, 2], "The kettle is old")
 
 
-def test_an_edit_at_acceptance_is_current_from_the_acceptance(
-    memories: Memories, clock: Clock
-) -> None:
+def test_an_edit_on_acceptance_is_current_from_that_time(memories: Memories, clock: Clock) -> None:
     one = _create(memories, "The harbour opens at six", pending=True)
     clock.now = T0 + 2 * DAY
     memories.review.accept([one], content="The harbour opens at seven")

@@ -426,11 +426,11 @@ def test_every_rule_takes_linear_time(table: str) -> None:
     assert slow == {}
 
 
-def test_every_pattern_is_found() -> None:
+def test_the_check_finds_every_pattern() -> None:
     assert set(COMPUTED) == patterns()[1]
 
 
-def test_every_compiled_pattern_was_found(
+def test_the_check_found_every_compiled_pattern(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = {found.pattern for found in patterns()[0]} | {rule.pattern for rule, _ in ANCHORED}

@@ -99,7 +99,7 @@ def test_functions_are_named_by_verbs() -> None:
     assert len(bare) <= MAX_PARTICIPLES * len(names), sorted(bare)
 
 
-def test_docstrings_do_not_read_as_translated() -> None:
+def test_docstrings_avoid_phrases_that_read_as_translated() -> None:
     text = "\n".join(docstrings())
     marked = [line for line in text.splitlines() if TRANSLATED.search(line)]
     words = len(re.findall(r"[A-Za-z']+", text))

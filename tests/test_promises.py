@@ -40,7 +40,7 @@ PROMISES = {
     "**Commands start fast**": ["test_a_cold_command_loads_only_the_modules_that_it_needs"],
     "one SQLite file with mode 0600": ["test_the_store_is_one_private_file"],
     "no telemetry and no network": ["test_no_command_opens_a_network_connection"],
-    "`memory forget` removes every byte": ["test_forget_leaves_no_byte"],
+    "`memory forget` removes every byte": ["test_forget_leaves_no_bytes"],
     "an agent with its own namespace reads only that and the shared one": [
         "test_an_agent_never_sees_the_memories_of_another"
     ],
@@ -309,7 +309,7 @@ for arguments in (["create", "The user prefers Python"], ["search", "which?"], [
     run_python(script)
 
 
-def test_forget_leaves_no_byte(home: Path) -> None:
+def test_forget_leaves_no_bytes(home: Path) -> None:
     """No file contains the text, a word of it in any encoding, or a copy of its vector."""
     secret = "Zyxomark quibbles under the vermilion aqueduct"
     with Memories(embedder="minilm") as memories:

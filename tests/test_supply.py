@@ -77,7 +77,7 @@ def test_every_extra_named_in_docs_and_messages_exists() -> None:
     ] == []
 
 
-def test_the_two_command_names_run_the_same_program() -> None:
+def test_both_command_names_run_the_same_program() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts.keys() == {"memory", "memoriae"}
     assert len(set(scripts.values())) == 1
@@ -102,7 +102,7 @@ def test_the_list_of_materials_is_complete() -> None:
     } <= refs
 
 
-def test_a_changed_model_is_detected_at_installation_and_by_size_at_load(
+def test_a_changed_model_is_detected_on_installation_and_by_size_on_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "weights"

@@ -89,7 +89,7 @@ def test_a_config_that_is_not_utf_8_is_reported_in_one_sentence(
 
 
 @pytest.mark.cold
-def test_a_path_that_is_too_long_is_named_in_the_error(memory: Command, tmp_path: Path) -> None:
+def test_the_error_names_an_overlong_path(memory: Command, tmp_path: Path) -> None:
     for long in (tmp_path / ("a" * 300), tmp_path.joinpath(*["b" * 200] * 25)):
         answers = [
             memory("create", "x", env={"MEMORY_HOME": str(long)}),

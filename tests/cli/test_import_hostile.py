@@ -83,7 +83,7 @@ def test_an_archive_that_unpacks_to_too_much_data_is_refused(
     assert "would unpack from" in import_error(memory, "export.zip")
 
 
-def test_a_value_that_is_too_large_is_refused(
+def test_an_oversized_value_is_refused(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "MAX_VALUE_BYTES", 100_000)
@@ -91,7 +91,7 @@ def test_a_value_that_is_too_large_is_refused(
     assert "a single value of more than" in import_error(memory, "given")
 
 
-def test_entries_that_are_too_deep_or_too_large_are_left_out(
+def test_deeply_nested_or_oversized_entries_are_left_out(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "MAX_VALUE_BYTES", 100_000)
@@ -105,7 +105,7 @@ def test_entries_that_are_too_deep_or_too_large_are_left_out(
     assert (answer["turns"], answer["memories"]) == (4, 3)
 
 
-def test_lines_that_are_too_long_or_not_json_are_left_out(
+def test_overlong_lines_and_lines_that_are_not_json_are_left_out(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "MAX_LINE_BYTES", 1_000_000)
@@ -201,7 +201,7 @@ def test_an_endless_view_is_not_read_as_a_table(memory: Command, folder: Path) -
     assert "omega.db has no table memories" in import_error(memory, "omega", "omega.db")
 
 
-def test_a_value_of_a_database_that_is_too_long_is_left_out(
+def test_an_overlong_value_in_a_database_is_left_out(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_MAX_VALUE_BYTES", 1_000)
@@ -378,7 +378,7 @@ def test_an_archive_of_other_files_must_be_unpacked_first(
     assert "; unpack it, and " in import_error(memory, *filter(None, [source]), "vault.zip")
 
 
-def test_a_missing_source_or_path_is_named_in_the_error(memory: Command, folder: Path) -> None:
+def test_the_error_names_a_missing_source_or_path(memory: Command, folder: Path) -> None:
     (folder / "empty").mkdir()
     assert "no codex files are in the usual places" in import_error(memory, "codex")
     assert "cannot read nowhere: No such file" in import_error(memory, "codex", "nowhere")

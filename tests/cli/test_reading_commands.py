@@ -158,7 +158,7 @@ def test_since_and_until_compare_times_of_writing(
         assert contents(memory(*command, "--since", "2w", "--until", "2d")) == ["deploys last week"]
 
 
-def test_until_a_day_includes_the_whole_day(memory: Command, stored: Callable[..., str]) -> None:
+def test_until_a_day_includes_the_entire_day(memory: Command, stored: Callable[..., str]) -> None:
     def today() -> str:
         return datetime.now().astimezone().date().isoformat()
 
@@ -295,7 +295,7 @@ def test_an_ambiguous_prefix_lists_its_matches(memory: Command, aged: Callable[.
     assert memory("list").json["count"] == 3
 
 
-def test_get_shows_a_memory_that_has_faded(memory: Command, aged: Callable[..., str]) -> None:
+def test_get_also_shows_a_faded_memory(memory: Command, aged: Callable[..., str]) -> None:
     assert memory("get", aged("content", 90, "contextual")).json["confidence"] == 0.0
 
 

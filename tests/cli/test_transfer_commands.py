@@ -181,7 +181,9 @@ def test_an_export_of_an_empty_store_has_no_records(memory: Command, home: Path)
 
 
 @pytest.mark.usefixtures("filled", "disk_of_one_megabyte")
-def test_a_full_disk_names_the_file_and_the_remedy(memory: Command, folder: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_file_and_the_remedy(
+    memory: Command, folder: Path
+) -> None:
     for _ in range(2):
         answer = memory("export", "--output", "disk/backup.jsonl")
         assert answer.code == 1
@@ -405,7 +407,7 @@ def test_memories_imported_without_an_embedder_can_be_searched_by_words(
 
 
 @pytest.mark.usefixtures("filled")
-def test_migrate_copies_everything_and_says_how_to_switch(
+def test_migrate_copies_everything_and_says_how_to_switch_stores(
     memory: Command, folder: Path, home: Path
 ) -> None:
     exported, target = memory("export", "--all-namespaces").out, url(folder, "copy")

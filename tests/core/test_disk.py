@@ -87,7 +87,7 @@ def test_a_waiter_that_times_out_leaves_the_queue(lock: Path) -> None:
     assert lock.with_name("order").read_text() == "impatient False\npatient True\n"
 
 
-def test_threads_get_the_lock_in_order_too(lock: Path) -> None:
+def test_threads_also_get_the_lock_in_order(lock: Path) -> None:
     order: list[int] = []
 
     def take(number: int) -> None:

@@ -51,7 +51,7 @@ def test_planted_secrets_are_removed() -> None:
     assert len(missed) <= 1, missed
 
 
-def test_secrets_in_held_out_formats_and_places_are_removed() -> None:
+def test_secrets_in_the_held_out_corpus_are_removed() -> None:
     held_out = list(corpus.held_out())
     redacted = [(secret, text, redact(text).text) for _, secret, text in held_out]
     missed = [text for secret, text, left in redacted if corpus.left(secret, left)]

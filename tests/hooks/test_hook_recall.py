@@ -405,7 +405,7 @@ def create_repository(folder: Path, *steps: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("projects")
-def test_a_session_starts_with_the_note_of_the_last_one_in_its_project(
+def test_a_session_starts_with_the_note_of_the_last_session_in_its_project(
     forked: Forked, hook: Hook, home: Path, folder: Path
 ) -> None:
     create_repository(folder, ["remote", "add", "origin", "https://example.com/acme/shop.git"])

@@ -619,7 +619,9 @@ def test_long_content_is_cut_in_lists_and_complete_in_its_history(
     assert version["content"] == made.content
 
 
-def test_a_history_shows_the_other_fields_of_the_memory(modern: Agent, memories: Memories) -> None:
+def test_a_history_also_shows_the_other_fields_of_a_memory(
+    modern: Agent, memories: Memories
+) -> None:
     made = memories.create(
         "The staging host is db-7", key="staging/host", decay="contextual", confidence=0.5,
         source="standup#3", valid_until="2020-01-01", recheck="30d", tags={"team": "blue"},

@@ -490,7 +490,7 @@ def test_another_server_finds_an_acknowledged_memory(
 
 
 @pytest.mark.thorough
-def test_a_read_only_server_without_shared_memories_only_reads_its_own(
+def test_without_shared_memories_a_read_only_server_reads_only_its_own(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     """It offers no tool that writes, and counts no read."""

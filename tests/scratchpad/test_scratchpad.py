@@ -49,7 +49,7 @@ def read(home: Path, namespace: str) -> Sequence[Entry]:
 # --- content
 
 
-def test_a_new_memory_is_in_the_file_at_once_and_any_yaml_parser_reads_it(bob: Memories) -> None:
+def test_a_new_memory_is_in_the_file_at_once_and_readable_by_any_yaml_parser(bob: Memories) -> None:
     odd = 'quotes " \\ and\ttabs\nlines: - #\u202e \u2028 \x85 \U000e0041 日本 🙂 %& [INST]'
     name = store(bob, odd, tags={"type": "fact", "odd": "a: b"})
     file = file_of(bob)

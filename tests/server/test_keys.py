@@ -335,7 +335,7 @@ def test_a_request_of_a_killed_process_can_be_taken_over(file: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["keys"]
 
 
-def test_processes_share_the_table_and_its_size_is_bounded(
+def test_processes_share_a_table_of_bounded_size(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "MAX_KEPT", 5)

@@ -212,7 +212,7 @@ def test_a_folder_in_place_of_the_journal_makes_the_store_not_ready(
     process.store.close()
 
 
-def test_a_rehearsal_leaves_the_store_as_it_was(home: Path) -> None:
+def test_a_rehearsal_leaves_the_store_unchanged(home: Path) -> None:
     store, other = SQLiteStore(home / "m.db", None), SQLiteStore(home / "m.db", None)
     Memories(store, embedder="none").create("The office is in Berlin")
     with other._file.read() as db:

@@ -812,7 +812,7 @@ def test_an_acknowledged_write_was_flushed(
 # --- erasing
 
 
-def test_a_removed_record_leaves_no_byte(store: FilesStore, folder: Path) -> None:
+def test_a_removed_record_leaves_no_bytes(store: FilesStore, folder: Path) -> None:
     store.append(
         [record("keep"), record("gone", text="a zanzibar secret", labels={"who": "xylophone"})]
     )

@@ -544,7 +544,9 @@ def test_the_library_works_against_a_server(live: Live, tmp_path: Path) -> None:
         assert memories.forget(made.id).versions == 2
 
 
-def test_changes_by_a_client_reach_the_scratchpad_on_the_server(live: Live, tmp_path: Path) -> None:
+def test_changes_by_a_client_appear_in_the_scratchpad_on_the_server(
+    live: Live, tmp_path: Path
+) -> None:
     here = load_config(
         environment={"MEMORY_HOME": f"{tmp_path}/server", "EMBEDDER": "fake", "MEMORY_STORE": f"sqlite:///{tmp_path}/server/m.db"},
         folder=tmp_path,

@@ -623,7 +623,7 @@ def test_points_of_different_parts_and_names_never_share_an_id(driver: QdrantDri
     assert payloads(driver, second) == {"c": {"body": "c", "by": "second"}}
 
 
-def test_a_point_of_another_part_is_never_returned(driver: QdrantDriver) -> None:
+def test_points_of_other_parts_are_never_returned(driver: QdrantDriver) -> None:
     for part, field in ((RECORDS, {}), (VECTORS, {"vector": unit_vectors(1)[0]})):
         driver.add(part, [Point("a", {}, **field), Point("b", {}, **field)])
         (entry,) = driver._entries(part, ["a"], True)
@@ -660,7 +660,7 @@ def test_a_removal_names_the_places_that_may_still_hold_the_bytes(
 @pytest.mark.skipif(
     not qdrant_folder._overwrites_deleted(), reason="this SQLite doesn't overwrite deleted content"
 )
-def test_a_removed_record_leaves_no_byte_in_a_folder(folder: Path) -> None:
+def test_a_removed_record_leaves_no_bytes_in_a_folder(folder: Path) -> None:
     store = QdrantStore(f"qdrant:///{folder}", SPACE)
     store.append([record("m", text="quetzalcoatl " * 300), record("n")])
     assert any(b"quetzalcoatl" in file.read_bytes() for file in folder.rglob("*") if file.is_file())
@@ -858,7 +858,7 @@ def test_a_collection_of_another_program_is_refused(server: ApiServer) -> None:
     assert server.indexes["memories"] == {}
 
 
-def test_a_missing_server_is_named_in_the_error() -> None:
+def test_the_error_names_a_missing_server() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

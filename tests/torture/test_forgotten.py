@@ -75,7 +75,7 @@ def remaining_places(folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.torture
-def test_forgetting_leaves_no_byte_of_any_part_of_a_record(
+def test_forgetting_leaves_no_bytes_of_any_part_of_a_record(
     home: Path, figures: dict[str, Any]
 ) -> None:
     memories = Memories(embedder="fake")

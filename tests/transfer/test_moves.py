@@ -94,7 +94,7 @@ def test_the_log_names_a_move_in_both_namespaces(url: str) -> None:
             assert [(change.id, change.last) for change in entry.changes] == [(made, 1)]
 
 
-def test_the_file_of_a_namespace_keeps_no_byte_of_what_was_moved_and_forgotten(
+def test_the_file_of_a_namespace_keeps_no_bytes_of_forgotten_moved_memories(
     tmp_path: Path,
 ) -> None:
     url = f"sqlite:///{tmp_path}/memories.db"
@@ -107,7 +107,7 @@ def test_the_file_of_a_namespace_keeps_no_byte_of_what_was_moved_and_forgotten(
     assert not [file for file in files if b"XYLOPHONE" in file.read_bytes()]
 
 
-def test_a_move_moves_all_memories_or_none(url: str) -> None:
+def test_a_move_is_all_or_nothing(url: str) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
         ids = fill(bob)
         alice.create("Deploys are frozen", key="deploy/day")

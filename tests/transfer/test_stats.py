@@ -42,7 +42,7 @@ def test_operations_are_counted_with_their_durations(memories: Memories, home: P
     assert result.by_namespace == {"bob": 101, "shared": 1}
 
 
-def test_another_namespace_is_not_counted(memories: Memories, home: Path) -> None:
+def test_other_namespaces_are_not_counted(memories: Memories, home: Path) -> None:
     with Memories(namespace="alice", embedder="none") as other:
         memory = other.create("a secret of alice").memory
         assert memory is not None

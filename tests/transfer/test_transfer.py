@@ -518,7 +518,7 @@ def test_a_memory_with_a_conflict_is_omitted_from_later_batches_too(
     assert [entry.ref.position for entry in result.conflicts] == [1, 2, 3]
 
 
-def test_all_conflicts_are_counted_and_the_first_are_named(
+def test_all_conflicts_are_counted_and_the_first_ones_are_named(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "MAX_SHOWN", 3)
@@ -837,7 +837,7 @@ def test_vectors_of_another_model_are_recomputed(
     assert float(vectors[0] @ model().embed("Ünï 日本 🎉")[0]) == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_store_of_another_model_refuses_an_import(full: SQLiteStore, opened: Open) -> None:
+def test_a_store_with_another_model_refuses_an_import(full: SQLiteStore, opened: Open) -> None:
     before = content(full)
     with pytest.raises(EmbedderMismatch, match="memory reembed"):
         import_lines(opened("one", Other.space), [HEADER, line_of(group=IDS[6])], Other())
@@ -978,7 +978,7 @@ def on(what: str, action: Callable[[], object]) -> Callable[[str, int, int], Non
     return tell
 
 
-def test_a_record_forgotten_during_a_migration_leaves_the_copy(
+def test_a_record_forgotten_during_a_migration_is_removed_from_the_copy(
     full: SQLiteStore, opened: Open
 ) -> None:
     copy, rival, ref = opened("two"), opened(), Ref(MEMORY, "ann", IDS[2], 1)
@@ -1161,7 +1161,7 @@ def test_searches_work_while_the_embedder_is_changed(full: SQLiteStore, opened: 
     assert reembed(new, Other(), progress=quiet).embedded == 0
 
 
-def test_a_long_answer_has_the_same_vectors_however_it_is_stored(
+def test_a_long_answer_has_the_same_vectors_regardless_of_how_it_is_stored(
     opened: Open, tmp_path: Path
 ) -> None:
     text = "rye bread\nwarm water\nthe train to Basel"
@@ -1312,7 +1312,7 @@ def test_writers_do_not_wait_for_an_embedder(
     assert opened("one", Other.space).unstaged(Other.space, HISTORY, limit=9) == []
 
 
-def test_writers_faster_than_the_embedder_cause_an_error(full: SQLiteStore, opened: Open) -> None:
+def test_writers_that_outpace_the_embedder_cause_an_error(full: SQLiteStore, opened: Open) -> None:
     rival, positions = opened(), iter(range(100, 100_000))
 
     class Slow(Other):
@@ -1327,7 +1327,7 @@ def test_writers_faster_than_the_embedder_cause_an_error(full: SQLiteStore, open
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 
 
-def test_constant_conflicts_cause_an_error(full: SQLiteStore, opened: Open) -> None:
+def test_persistent_conflicts_cause_an_error(full: SQLiteStore, opened: Open) -> None:
     class Raced(SQLiteStore):
         def switch(self, space: Space) -> None:
             raise Conflict("somebody wrote")

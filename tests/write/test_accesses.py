@@ -103,7 +103,7 @@ def test_a_read_counts_many_waiting_reads(
     assert 40 <= read_count(one) <= 50
 
 
-def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_of_reads_has_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refs = [Ref(Collection.MEMORY, "shared", "a", 1)]
     line = len(b'[["shared","a",1]]\n')
     monkeypatch.setattr(accesses, "FLUSH_BYTES", 2 * line)
@@ -125,7 +125,7 @@ def test_a_log_of_reads_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ] == [0]
 
 
-def test_waiting_reads_are_bounded(
+def test_the_number_of_waiting_reads_is_bounded(
     memories: Memories, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = create_memory(memories)
@@ -208,7 +208,7 @@ def test_foreign_lines_are_ignored(memories: Memories, home: Path) -> None:
     assert read_count(one) == 2
 
 
-def test_reads_are_kept_per_store(home: Path, tmp_path: Path) -> None:
+def test_reads_are_recorded_per_store(home: Path, tmp_path: Path) -> None:
     with (
         Memories(embedder="none", channel="cli") as here,
         Memories(f"sqlite:///{tmp_path}/other.db", embedder="none", channel="cli") as there,

@@ -356,7 +356,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", ["correction_pairs.jsonl", "correction_pairs_unseen.jsonl"])
-def test_corrections_are_linked_and_facts_of_other_subjects_are_not(name: str) -> None:
+def test_corrections_are_linked_and_facts_about_other_subjects_are_not(name: str) -> None:
     judged = [
         (row, is_correction(row["new"], row["old"], None, threshold=0.8)) for row in rows(name)
     ]
@@ -502,7 +502,7 @@ def test_memories_that_are_rolled_back_together_are_linked_again(
     assert links_by_id(memories) == before
 
 
-def test_a_restored_middle_rejoins_its_chain(memories: Memories) -> None:
+def test_a_restored_middle_memory_rejoins_its_chain(memories: Memories) -> None:
     ids = chain(memories)
     before = links_by_id(memories)
     memories.delete(ids[1])

@@ -53,9 +53,7 @@ def test_anchors_must_be_a_list_of_texts(memories: Memories, anchors: Any) -> No
     assert memories.list().memories == ()
 
 
-def test_a_memory_that_has_expired_already_is_stored_with_a_note(
-    memories: Memories, clock: Clock
-) -> None:
+def test_an_already_expired_memory_is_stored_with_a_note(memories: Memories, clock: Clock) -> None:
     day = (START - timedelta(days=2)).date().isoformat()
     created = memories.create(FACT, valid_until=day)
     assert created.stored

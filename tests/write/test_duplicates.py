@@ -96,7 +96,7 @@ def test_initial_capitals_spaces_quotes_and_final_stops_make_no_difference() -> 
     ] == []
 
 
-def test_case_counts_in_paths() -> None:
+def test_case_matters_in_paths() -> None:
     assert compare_as_near("See src/Cart.tsx", "See src/cart.tsx").relation is Relation.DIFFERS
 
 
@@ -367,7 +367,7 @@ OTHER_SCRIPTS = [
 ]
 
 
-def test_in_other_scripts_one_different_character_is_a_correction() -> None:
+def test_in_other_scripts_a_single_different_character_is_a_correction() -> None:
     assert no_corrections(OTHER_SCRIPTS) == []
 
 
@@ -375,7 +375,7 @@ def test_unrelated_texts_in_other_scripts_differ_despite_similar_vectors() -> No
     assert compare_as_near("用户喜欢深色模式", "会议在三月举行").relation is Relation.UNRELATED
 
 
-def test_a_difference_is_a_correction_from_the_threshold_on() -> None:
+def test_a_difference_is_a_correction_at_or_above_the_threshold() -> None:
     texts = "The API listens on port 9090", "The API listens on port 8080"
     for similarity, relation in ((0.8, Relation.DIFFERS), (0.799, Relation.UNRELATED)):
         assert compare_texts(*texts, similarity, threshold=0.8).relation is relation
@@ -485,7 +485,7 @@ NO_REWORDING = [
 ]
 
 
-def test_false_rewordings_are_stored() -> None:
+def test_false_rewordings_are_stored_as_new_memories() -> None:
     assert no_corrections([*NO_REWORDING, *((old, new) for new, old in NO_REWORDING)]) == []
 
 
@@ -507,7 +507,7 @@ def test_long_texts_are_the_same_if_their_lines_and_indents_are_equal() -> None:
     assert found == [same for *_, same in LINES]
 
 
-def test_equal_lines_are_compared_however_dissimilar_their_vectors_are() -> None:
+def test_equal_lines_are_compared_even_if_their_vectors_are_dissimilar() -> None:
     related = [
         may_be_related(new, old, 0.0, threshold=0.8) for new, old, is_same in LINES if is_same
     ]

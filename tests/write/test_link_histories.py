@@ -140,7 +140,7 @@ def test_links_of_restored_memories_survive_an_export(
         check(copy, clock)
 
 
-def test_a_correction_corrects_all_memories_that_say_the_same(
+def test_a_correction_corrects_all_memories_with_the_same_fact(
     memories: Memories, clock: Clock
 ) -> None:
     first = str(memories.create(PORTS[0]).id)

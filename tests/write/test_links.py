@@ -49,7 +49,7 @@ STATED: dict[str, Callable[[Memories, str], object]] = {
 
 @pytest.mark.parametrize("how", STATED)
 @pytest.mark.parametrize(("count", "which"), [(2, 0), (3, 0), (3, 1)])
-def test_a_corrected_memory_that_is_stated_later_is_current(
+def test_a_corrected_memory_that_is_restated_is_current(
     memories: Memories, how: str, count: int, which: int
 ) -> None:
     ids = chain(memories, count)

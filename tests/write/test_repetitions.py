@@ -504,7 +504,7 @@ def test_an_agent_does_not_undo_a_correction_by_a_person(
     ]
 
 
-def test_superseding_its_correction_frees_a_repeated_memory(
+def test_a_repeated_memory_is_current_when_its_correction_is_superseded(
     memories: Memories, clock: Clock
 ) -> None:
     old = memories.create(OLD).id

@@ -66,7 +66,7 @@ def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
         assert accepted.done
 
 
-def test_a_page_is_as_long_as_its_limit_and_the_next_page_continues(tmp_path: Path) -> None:
+def test_a_page_has_the_length_of_its_limit_and_the_next_page_continues(tmp_path: Path) -> None:
     texts = ["The red door", "A blue bike", "The red boat", "A blue cup", "The red hat"]
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="fake") as memories:
         for text in texts:

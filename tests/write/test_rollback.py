@@ -84,7 +84,7 @@ def test_a_rollback_deletes_a_memory_that_was_moved_in(memories: Memories, clock
     assert memories.rollback(before).counts == {"delete": 1}
 
 
-def test_a_backdated_memory_with_an_id_of_its_own_did_not_exist_before(
+def test_a_rollback_deletes_a_backdated_memory_with_a_given_id(
     memories: Memories, clock: Clock
 ) -> None:
     clock.move()

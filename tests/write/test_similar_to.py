@@ -81,7 +81,7 @@ def test_a_correction_that_shares_no_words_names_the_memory_that_it_may_replace(
     ]
 
 
-def test_the_only_memory_is_named_if_it_is_close(tmp_path: Path) -> None:
+def test_a_single_memory_is_named_if_it_is_close(tmp_path: Path) -> None:
     with Memories(f"sqlite:///{tmp_path}/m.db") as memories:
         memories.create("Invoices are emailed on the first of the month.")
         assert similar_to(memories, "Billing sends invoices out on the 15th.")
@@ -117,7 +117,7 @@ def test_a_memory_of_another_project_is_not_named(memories: Memories) -> None:
     assert similar_to(memories, NEW, tags={"project": "till"}) == []
 
 
-def test_a_memory_that_the_writer_has_just_read_is_named_more_readily(memories: Memories) -> None:
+def test_a_recently_read_memory_is_named_more_readily(memories: Memories) -> None:
     old = memories.create("Ben reports to Claudia.")
     text = "Farid is the one who signs Ben's holidays."
     assert old.id is not None

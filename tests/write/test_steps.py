@@ -112,7 +112,7 @@ def test_an_export_reads_everything_in_one_transaction(
     ("seconds", "later"),
     [(0.001, False), (0, True), (-1, True), (-60, True), (-60.001, False)],
 )
-def test_a_time_shortly_before_the_last_change_is_moved_after_it(
+def test_a_time_shortly_before_the_last_change_is_moved_to_just_after_it(
     seconds: float, later: bool
 ) -> None:
     last = datetime(2026, 5, 1, 12, tzinfo=UTC)

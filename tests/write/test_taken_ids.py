@@ -76,7 +76,7 @@ def test_a_retry_is_recognized_in_any_state_of_the_memory(memories: Memories) ->
     assert len(memories.history(ID).versions) == 2
 
 
-def test_an_id_of_another_namespace_is_free(memories: Memories) -> None:
+def test_an_id_used_in_another_namespace_is_free(memories: Memories) -> None:
     with Memories(memories._store, namespace="shared", embedder="fake") as shared:
         shared.create_many([MONDAY])
     assert outcome_of(memories.create_many([COLOGNE])[0]) == (True, COLOGNE.content, "")

@@ -315,7 +315,7 @@ def test_an_accepted_link_survives_other_changes(
     assert memories.get(older).corrected_by == newer
 
 
-def test_a_rollback_undoes_an_accepted_link_and_another_undoes_that(
+def test_a_rollback_undoes_an_accepted_link_and_a_second_rollback_restores_it(
     memories: Memories, now: list[datetime]
 ) -> None:
     older = create(memories, "The panel of the management is in Looker")

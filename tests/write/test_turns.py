@@ -97,7 +97,7 @@ def test_a_turn_is_returned_as_it_was_written(memories: Memories) -> None:
     assert dict(written.tags) == {"channel": "work"}
 
 
-def test_role_and_time_default_to_user_and_now(memories: Memories) -> None:
+def test_the_role_defaults_to_user_and_the_time_to_now(memories: Memories) -> None:
     [turn] = memories.add_turns("talk", ["hello"])
     assert (turn.role, turn.speaker, turn.created_at, turn.message_id) == (
         "user",
@@ -114,7 +114,7 @@ def test_equivalent_spellings_name_one_conversation(memories: Memories) -> None:
     assert [turn.content for turn in memories.tail_turns("Café")] == ["one", "two"]
 
 
-def test_the_tail_is_the_last_turns_oldest_first(memories: Memories) -> None:
+def test_the_tail_is_the_last_turns_with_the_oldest_first(memories: Memories) -> None:
     memories.add_turns("talk", [f"turn {number}" for number in range(30)])
     assert [turn.index for turn in memories.tail_turns("talk", limit=3)] == [27, 28, 29]
     assert [turn.index for turn in memories.tail_turns("talk")] == list(range(20, 30))
@@ -504,7 +504,7 @@ def test_other_namespaces_cannot_read_turns(url: str) -> None:
         ]
 
 
-def test_shared_turns_are_read_by_all_by_default(url: str) -> None:
+def test_shared_turns_can_be_read_by_all_by_default(url: str) -> None:
     with Memories(url, embedder="fake") as shared:
         shared.add_turns("standup", [draft_turn("we ship on friday", speaker="Ann")])
     with Memories(url, embedder="fake", namespace="bob") as bob:
@@ -865,7 +865,7 @@ def test_as_of_before_a_conversation_says_when_it_began(url: str, memories: Memo
         assert ann.conversation("talk", as_of=START + 5 * MINUTE).turn_count == 1
 
 
-def test_your_own_conversation_hides_a_shared_one_of_the_same_name(
+def test_your_own_conversation_hides_a_shared_one_with_the_same_name(
     url: str, memories: Memories
 ) -> None:
     with Memories(url, namespace="ann", embedder="fake") as ann:

@@ -70,7 +70,7 @@ def test_consecutive_numbers_stay_separate() -> None:
     assert failures_of(rows, form(join_numbers)) == []
 
 
-def test_a_day_follows_its_month() -> None:
+def test_a_day_is_placed_after_its_month() -> None:
     rows = [
         ("31 december 2026", "december 31 2026"),
         ("on 31 of december", "on december 31"),
@@ -91,7 +91,7 @@ def test_a_day_follows_its_month() -> None:
     assert failures_of(rows, form(order_dates)) == []
 
 
-def test_a_time_gets_24_hour_form() -> None:
+def test_a_time_is_converted_to_24_hour_form() -> None:
     rows = [
         (f"at {hour}{minutes} {half}", f"at {hour % 12 + more}{minutes or ':00'}")
         for hour in range(1, 13)

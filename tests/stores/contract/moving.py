@@ -516,7 +516,7 @@ class Moving(Opened):
         other.append([record("n", text="apple", vectors=embed_other("apple"))])
         assert by_other(other, "apple")["n"] == pytest.approx(1.0, abs=0.01)
 
-    def test_many_records_are_staged_in_any_order_and_found_after_the_switch(
+    def test_many_records_can_be_staged_in_any_order_and_are_found_after_the_switch(
         self, open_store: OpenStore
     ) -> None:
         store = open_store(SPACE)

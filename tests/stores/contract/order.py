@@ -134,7 +134,7 @@ class Order(Opened):
         assert filled.groups(pool(), limit=1000) == scanned
         assert filled.groups(pool(), limit=4) == scanned[:4]
 
-    def test_groups_of_the_same_name_are_listed_once_per_namespace(self, store: Store) -> None:
+    def test_groups_with_the_same_name_are_listed_once_per_namespace(self, store: Store) -> None:
         for namespace in ("bob", "ann"):
             store.append([record("main", position, namespace=namespace) for position in (1, 2)])
         assert store.groups(pool("ann", "bob"), limit=9) == [("ann", "main"), ("bob", "main")]

@@ -181,7 +181,7 @@ class Review:
         assert [change.action for change in changes] == ["update", "accept", "create"]
         assert all(each.problem is None for each in person.verify_log())
 
-    def test_an_edit_at_acceptance_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
+    def test_an_edit_on_acceptance_is_a_version_by_its_editor(self, open_store: OpenStore) -> None:
         clock = Clock()
         waits = store_waiting(
             open_memories(open_store(FakeEmbedder.space), clock, channel="hook"),

@@ -970,7 +970,7 @@ def test_an_older_schema_is_upgraded_once(
     assert search(later, "apple")["m"].similarity == pytest.approx(1.0, abs=0.01)
 
 
-def test_a_step_that_fails_leaves_the_schema_as_it_was(
+def test_a_failed_step_leaves_the_schema_unchanged(
     open_store: OpenStore, server: Node, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(SPACE).append([record("m")])
@@ -1295,7 +1295,7 @@ def test_a_load_is_stored_even_if_analyzing_fails(
 # --- removal
 
 
-def test_a_removed_record_leaves_no_byte_in_the_table_files(
+def test_a_removed_record_leaves_no_bytes_in_the_table_files(
     server: Node, store: PostgresStore
 ) -> None:
     ref = Ref(MEMORY, "ann", "gone", 1)

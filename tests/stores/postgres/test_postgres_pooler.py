@@ -121,7 +121,7 @@ def test_the_vector_index_is_created_through_a_pooler(
     assert np.isclose(found[0].similarity or 0, 1, atol=0.01)
 
 
-def test_options_that_a_pooler_refuses_are_named_in_the_error(server: Node, opened: Opened) -> None:
+def test_the_error_names_options_that_a_pooler_refuses(server: Node, opened: Opened) -> None:
     with (
         postgres_pooler.pgbouncer(server) as url,
         pytest.raises(StoreError, match="its connection pooler refuses"),

@@ -568,7 +568,7 @@ def test_a_file_of_an_older_version_is_rewritten_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_forgetting_random_records_leaves_no_byte(tmp_path: Path, seed: int) -> None:
+def test_forgetting_random_records_leaves_no_bytes(tmp_path: Path, seed: int) -> None:
     """Texts of all lengths, keys, labels and fields are forgotten among updates that split and
     merge the pages of the file.
     """

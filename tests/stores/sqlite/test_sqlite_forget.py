@@ -78,7 +78,7 @@ def test_staged_vectors_are_erased_too(
 
 
 @pytest.mark.parametrize("others", [0, 50])
-def test_a_removal_leaves_no_byte(
+def test_a_removal_leaves_no_bytes(
     path: Path, open_store: OpenStore, others: int, run_python: RunPython
 ) -> None:
     """This includes its earlier versions, metadata, words in the index and vectors. A second store

@@ -38,7 +38,7 @@ print(store.count(mine))
     assert run_python(CHECK, path).stdout == "ok\n"
 
 
-def test_a_child_that_only_inherits_a_store_leaves_it_alone(
+def test_a_child_that_only_inherits_a_store_does_not_touch_it(
     path: Path, run_python: RunPython
 ) -> None:
     """It exits normally, while the parent's transaction is open and continues."""

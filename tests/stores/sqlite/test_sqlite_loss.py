@@ -230,7 +230,7 @@ def test_an_older_copy_of_the_same_store_beside_a_log_is_refused(
 
 @pytest.mark.parametrize("with_side_file", [True, False])
 @pytest.mark.parametrize("written", [(1, 0), (1, 1), (1, 2), (0, 1), (0, 2), (0, 3)], ids=str)
-def test_a_copy_with_writes_of_its_own_beside_a_log_is_refused(
+def test_a_copy_with_its_own_writes_beside_a_log_is_refused(
     path: Path, with_side_file: bool, written: tuple[int, int], write_and_kill: Killed
 ) -> None:
     """This holds even if the copy has had as many commits as the log's file had at the log's
@@ -387,7 +387,7 @@ def test_a_copy_by_another_tool_beside_a_log_is_refused(
     assert_refused(path)
 
 
-def test_a_backup_beside_a_log_is_refused_with_the_way_to_restore_it(
+def test_a_backup_beside_a_log_is_refused_with_advice_on_restoring_it(
     path: Path, write_and_kill: Killed
 ) -> None:
     fill(path, "a", "b")
@@ -432,7 +432,7 @@ def test_a_backup_without_a_log_starts_its_own_history(
     assert after[0] != before[0]
 
 
-def test_a_transaction_without_changes_leaves_a_restored_backup_as_it_is(path: Path) -> None:
+def test_a_transaction_without_changes_leaves_a_restored_backup_unchanged(path: Path) -> None:
     fill(path, "a", "b")
     backup = path.with_name("backup.db")
     shutil.copy(path, backup)

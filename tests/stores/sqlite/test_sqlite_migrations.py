@@ -117,7 +117,7 @@ def test_a_migration_of_several_steps_leaves_one_snapshot(
     assert [entry.name for entry in old.parent.glob("*.backup")] == [f"{old.name}.v{KNOWN}.backup"]
 
 
-def test_a_migration_that_fails_leaves_the_old_version(
+def test_a_failed_migration_leaves_the_old_version(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SQLiteStore(old, SPACE)
@@ -136,7 +136,7 @@ def test_a_migration_that_fails_leaves_the_old_version(
     store.close()
 
 
-def test_a_migration_that_is_killed_leaves_the_old_version(
+def test_a_killed_migration_leaves_the_old_version(
     old: Path, monkeypatch: pytest.MonkeyPatch, start_python: StartPython
 ) -> None:
     endless = """

@@ -64,7 +64,7 @@ def test_all_codes_count_as_near_if_there_are_few(
     assert (quantizer.nearest(query, quantizer.bits(codes), None, 1) is None) == are_all
 
 
-def test_a_sample_of_many_codes_sets_the_limit_for_near(
+def test_with_many_codes_a_sample_determines_which_are_near(
     quantizer: Quantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantize, "_SAMPLE", 500)
