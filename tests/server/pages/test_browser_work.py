@@ -454,3 +454,16 @@ def test_undoing_an_edit_keeps_a_later_change_of_another_program(site: Site, ope
         page.keyboard.press("u")
         page.locator("#told", has_text="changed elsewhere").wait_for()
         assert site.memories.get(made.id).content == f"Deploys happen on Fridays since {undo_of}"
+
+
+def test_saving_an_edit_without_changes_says_so(site: Site, opened: Open) -> None:
+    made = site.memories.create("The kettle is red", tags={"room": "hall"}).memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    for tags in ("", "room=hall"):
+        page.keyboard.press("e")
+        page.click("text=Save as a new version")
+        page.locator("#told", has_text="Nothing was changed.").wait_for()
+        page.fill("#edit textarea[name=tags]", tags)
+        page.click("text=Save as a new version")
+        page.locator("#told", has_text="Saved as a new version").wait_for()

@@ -7,6 +7,7 @@ const told = document.getElementById("told");
 const at = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const typing = (target) => target.closest("input:not([type=checkbox]), textarea, select, dialog[open]") !== null;
+const isEdited = (within) => all("textarea", within).some((field) => field.value !== field.defaultValue);
 
 // --- messages, and undo ------------------------------------------------------------------------------------------
 let hiding = 0;
@@ -92,8 +93,7 @@ async function refresh(url = location.href) {
   if (number !== asked) return; // a later refresh has started in the meantime
   if (!answer) return tell("The server did not answer. This page may be out of date.");
   if (answer.redirected) { // the sign-in has ended
-    const isWriting = all("textarea").some((field) => field.value !== field.defaultValue);
-    return isWriting ? tell("Your sign-in has ended. Copy your text, then reload the page to sign in again.") : location.assign(answer.url);
+    return isEdited(document) ? tell("Your sign-in has ended. Copy your text, then reload the page to sign in again.") : location.assign(answer.url);
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (number !== asked) return;
@@ -234,6 +234,7 @@ document.addEventListener("submit", (event) => {
   const form = event.target.closest("form[data-do]");
   if (!form) return;
   event.preventDefault();
+  if (form.dataset.etag && !isEdited(form)) return tell("Nothing was changed.");
   const file = at("input[type=file]", form);
   if (file && !file.files.length) return tell("Choose a file first.");
   once(form, () => act(form, file ? file.files[0] : fields(form)));
