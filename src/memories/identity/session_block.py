@@ -197,7 +197,7 @@ def render(
         ordered += _put_newest_first(allowed, MAX_ENTRIES - len(ordered))
     entries = ordered[:MAX_ENTRIES]
     sessions = _choose_sessions(admitted, request.namespace, names)
-    repeated = [entry for entry in (*entries, *sessions) if request.is_in_context(entry)]
+    repeated = list(filter(request.is_in_context, (*entries, *sessions)))
     if repeated:  # other memories don't take their place
         omitted["in_context"] = repeated
         entries = [entry for entry in entries if entry not in repeated]

@@ -277,7 +277,7 @@ def _has_words(
         return False
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
     # A repeated phrase takes as long to find as the text is long, so each is looked up once.
-    phrases = {" ".join(part) for part in by_count(tokens, _PHRASE_TOKENS)}
+    phrases = set(map(" ".join, by_count(tokens, _PHRASE_TOKENS)))
     return all(fetch(db, sql, (f'"{phrase}"', seq)) for phrase in phrases)
 
 
