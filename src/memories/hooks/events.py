@@ -92,7 +92,7 @@ class Reply:
     Attributes:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
-        error: Why the store did not respond; empty if it did or was not asked.
+        error: Why the recall or the capture failed; else empty.
         probe: The request to probe the store with; None if no probe is needed.
         probe_seconds: How long the probe may take.
     """

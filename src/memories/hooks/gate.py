@@ -20,7 +20,7 @@ unless another text is rated much higher:
                 most similar turn.
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
                 "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
-                if unknown.
+                if this or the meaning is unknown.
     word_score  the BM25 score of the words that the prompt and the text share
     spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
                 also match parts of compounds and other forms of a word. In scripts without

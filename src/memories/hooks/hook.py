@@ -10,7 +10,8 @@ The life of a response:
 1. The parent starts the child, and reads from a pipe until the deadline. A hook whose process
    started late gets extra time, but only for reading the event.
 2. The child reads the event. Before it recalls anything, it sends an interim response, which is
-   empty or reports that an earlier recall was too slow. This ends the extra time.
+   empty, reports that an earlier recall was too slow, or (for Gemini CLI) has the session block.
+   This ends the extra time.
 3. The child sends the response and closes the pipe. The parent prints the response.
 4. If the child fails or is late, the parent prints the last interim response instead. A child that
    crashed or is late can't log the reason, so a second one does.

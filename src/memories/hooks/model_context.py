@@ -1,7 +1,8 @@
-"""The context that a hook gives a model: the session block, or the memories that a prompt recalls.
+"""The context that a hook gives a model: the session block, or what a prompt recalls.
 
 A session starts with the block that `identity.session_block` renders. If the scratchpad is up to
-date, no store is opened for the block. `prompt_recall` finds the memories that a prompt needs.
+date, no store is opened for the block. `prompt_recall` finds the memories and turns that a prompt
+needs.
 Every context is short enough to be accepted by all hosts.
 """
 

@@ -133,7 +133,7 @@ def next_version(
 
     Args:
         latest: The latest version of the memory.
-        operation: `update` or `restore`.
+        operation: `update`, `restore` or `confirm`.
         now: The time of writing.
         fresh: Restart the decay, since the memory was restated; otherwise it continues.
         **changes: New values: `text`, `labels`, `fields` to set, or `pinned`.
@@ -380,7 +380,7 @@ def compute_correction_end(record: Record) -> int | None:
     """Return when a version stops correcting others, in milliseconds since 1970; None for never.
 
     A version corrects others as long as it is valid. If a newer memory corrects it, the older ones
-    stay corrected as long as that memory is valid, too.
+    stay corrected as long as either of the two is valid.
     """
     valid_until: int | None = record.fields.get("valid_until")
     if valid_until is None or "corrected_by" not in record.fields:
@@ -471,7 +471,9 @@ def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
 
 
 def aging_from(record: Record, now: datetime) -> datetime:
-    """Return the time at which a version's decay began, as known at `now`."""
+    """Return the time at which a version's decay began, as known at `now`: when it was stated or
+    last reinforced.
+    """
     if not record.fields:
         return record.created_at
     return reference_time(decay_policy(record), stated_at(record), last_reinforced_at(record, now))

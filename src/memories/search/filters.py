@@ -100,11 +100,11 @@ class Parameter(NamedTuple):
         alias: Its name on the command line and in the HTTP API, if different.
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
-        default: The default value; empty if it doesn't narrow the search.
+        default: The default value as the help shows it; empty if there is none.
         scope: The only scope that it works in: `history` or `memories` if it compares something
             that only turns or only memories have; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
-            and the store must apply it.
+            and the store must apply it; a list has only the predicate of `where`.
         in_scratchpad: Whether the scratchpad supports it. If so, its file must contain the value,
             and `_predicate` in `scratchpad.scratchpads` must apply it.
         hint: Additional information for a model; usually empty, since every session pays for its

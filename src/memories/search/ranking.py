@@ -25,11 +25,11 @@ A memory has neither window nor session:
 
 - If only memories are searched, the memory is *standalone*. Its own word score and similarity also
   serve as those of its window and session, and the weight of similarity is doubled.
-- If turns are searched too (scope `all`), its own coverage serves as that of its window and
-  session, as for a turn without neighbours.
+- If turns are searched too (scope `all`), its own coverage and similarity serve as those of its
+  window and session.
 
-Only turns have signs, except the date, which memories have too. A memory that consists of the
-query's words gets the best score.
+Only turns have signs, except the date, which memories have too. A text that consists of the query's
+words gets the best score, except for the rank `formula`.
 
 After `rank`, if the search ranks by relevance, a newer memory moves before an older one that it may
 replace (`search.put_newer_first`). Memories whose anchors changed or that have expired move to the

@@ -292,7 +292,7 @@ def _gather_and_rank(
         ranking = rank(gathered.features, _make_rules(request, bounds))
         if _count_hits(ranking) >= request.limit:
             return gathered, ranking
-        # Other candidates may replace those that were too faded or did not match a predicate.
+        # Other candidates may replace those that were too uncertain or did not match a predicate.
         lacks_confidence = any(ranked.dropped.startswith(LOW_CONFIDENCE) for ranked in ranking)
         more_memories_help = memories.has_more and (lacks_confidence or not all_match)
         more_turns_help = turns.has_more and not all_match

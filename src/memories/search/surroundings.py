@@ -42,6 +42,7 @@ MATCHES = 100  # minimum number of turns to find by words, and by vector
 MIN_READ = 24  # minimum number of the best records to read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
+# For similarity, the neighbours are `BESIDE` turns on each side.
 BEFORE, AFTER = 2, 1
 ASIDE = frozenset({"assistant", "system", "tool"})
 ASIDE_WORDS = 0.3  # factor for the words of these roles; long replies contain almost any word

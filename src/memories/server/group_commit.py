@@ -4,8 +4,8 @@ A disk flush takes as long for one write as for a hundred, so writes that arrive
 share the next transaction. Each write is acknowledged after its commit. A refused write fails
 without affecting the others.
 
-New records wait in a `BufferedStore`, and are added to the store before the next read and at
-the end of the transaction. If one of them can't be added, the transaction is rolled back and run
+New records wait in a `BufferedStore`, and are added to the store before the next read or patch and
+at the end of the transaction. If one of them can't be added, the transaction is rolled back and run
 again with each write in its own savepoint.
 """
 

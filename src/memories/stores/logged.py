@@ -363,7 +363,8 @@ def append_as_stamped(store: "Store", records: Sequence[Record]) -> None:
 def buffered_transaction(store: "Store") -> "Iterator[Store]":
     """Run a store transaction; yield the store to use inside it.
 
-    That store buffers appended records, and adds them all at once: at the end or before a read.
+    That store buffers appended records, and adds them all at once: at the end, or before a read or
+    a patch.
     """
     from memories.stores.wrapper import BufferedStore
 

@@ -63,7 +63,9 @@ class Store(Protocol):
       searches of memories slower.
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 by the
       formula of `words.score`, over the tokens of `words`, not a database's own full-text score;
-      larger is better, 0 if no term matches. A turn's words include the name of its speaker.
+      larger is better, 0 if no term matches. It counts the live records of the collection in the
+      filter's namespaces, whatever the filter's other conditions are; ended records are counted
+      apart. A turn's words include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
       vector and raises `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. The exception is a Qdrant folder, which
@@ -154,8 +156,8 @@ class Store(Protocol):
         after: tuple[str, int] | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Return records ordered by group and position; for memories, this is the order of
-        creation.
+        """Return records ordered by group, position and namespace; for memories, this is the order
+        of creation.
 
         Args:
             where: Selects the records.
@@ -166,7 +168,9 @@ class Store(Protocol):
         """
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """Return the records' distinct (namespace, group) pairs, at most `limit`, in order."""
+        """Return the records' distinct (namespace, group) pairs, at most `limit`, ordered by group
+        and then by namespace.
+        """
 
     def candidates(
         self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int

@@ -19,7 +19,7 @@ SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
 # the highest index that a caller may choose for a turn; the turns after it may exceed the limit
 MAX_INDEX = 2**31 - 1
-BESIDE = 2  # `Store.matches` also returns this many turns before and after each match
+BESIDE = 2  # `Store.matches` also returns this many turns before and after the best matches
 _NONE: Mapping[str, Any] = {}
 
 
@@ -63,7 +63,8 @@ class Record(NamedTuple):
         created_at: When it was written.
         ended_at: When it stopped being live; None while it is.
         ended_by: The action that ended it, such as `update`, `delete` or `supersede`.
-        key: A name that is unique among the live records of a collection and namespace.
+        key: A name that is unique among the live records of a collection and namespace; it contains
+            the project (`read.versions.scoped_key`).
         labels: Pairs that filters can select by and stores can count.
         fields: Other values, JSON scalars only; filters can't select by them.
         vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet.
@@ -184,9 +185,8 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, each as its first and last moment.
-            They are widened by a few days, since people may mention an event before or
-            after it happens.
+        days: The time spans that the query mentions, each as its first and last moment, already
+            widened by a few days, since people may mention an event before or after it happens.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -196,7 +196,7 @@ class TurnQuery(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """The records that match a query, as columns of shape (n,) unless stated otherwise.
+    """The records that `Store.matches` returns, as columns of shape (n,) unless stated otherwise.
 
     Attributes:
         groups: The distinct groups, each as (namespace, group).

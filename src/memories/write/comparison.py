@@ -90,7 +90,7 @@ class Comparison(NamedTuple):
 
 
 def compare(writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
-    """Compare a draft with stored memories: those of its project that have not faded.
+    """Compare a draft with stored memories: those of its project whose confidence is high enough.
 
     Args:
         draft: The draft.
@@ -146,7 +146,7 @@ def _compare_words(
         if is_open and is_correction(new, old, similarity, threshold=threshold):
             corrected.append(record)
             relation = Relation.DIFFERS
-            if not difference:  # too dissimilar for the first comparison
+            if not difference:  # too dissimilar to get one; 1.0 requires it
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
             similar.append(_to_similar(writer, candidate, difference))
@@ -226,8 +226,8 @@ def score_rivals(
 
 
 def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-    """Return the candidates for a comparison, except faded ones and those from other projects. The
-    most similar come first and, of equally similar ones, the newest.
+    """Return the candidates for a comparison, except those of low confidence and those from other
+    projects. The most similar come first and, of equally similar ones, the newest.
     """
     project = draft.tags.get("project")
     if project is not None:

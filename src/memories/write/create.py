@@ -10,13 +10,13 @@ A draft passes through these steps:
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
 4. `comparison.compare` finds the stored memories that resemble the draft. The result is a
-   `Comparison`.
+   `Comparison`. A forced draft, and one with the key of a memory, is not compared.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
    (`Writer.pass_on_links`). The result is a `Created`.
-6. The buffered versions are added to the store together, before the next read or at the end
-   (`stores.logged.buffered_transaction`). The audit log entry follows, and the store commits.
+6. The buffered versions are added to the store together, before the next read or patch, or at the
+   end (`stores.logged.buffered_transaction`). The audit log entry follows, and the store commits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ A link is made when
 - a new memory (`write.create`) or an accepted one (`write.review`) corrects others, or a person
   accepts a proposal of `memory tidy` to link two memories (`link_correction`);
 - a memory replaces a correction (`take_over_links`);
-- a corrected memory is restated, by storing its text again or by confirming it
+- a corrected memory is restated, by storing its text again, by confirming it
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
 - a memory leaves the middle of a chain: its neighbours are linked to each other, unless they say
@@ -81,7 +81,8 @@ def link_correction(
     Args:
         store: The store in which the older memories are marked as corrected.
         newer: The memory that corrects others.
-        corrected: Memories that `newer` contradicts.
+        corrected: Memories that `newer` contradicts. The end of its chain represents a memory whose
+            correction has expired.
         now: The current time.
         at: When the correction takes effect; by default, when `newer` was written.
         is_newest: Whether `newer` corrects even memories with a later time, which other writers

@@ -1,8 +1,8 @@
 """Merges a repeated text into its memory: new tags, a more durable decay policy or a higher
 confidence are stored as a new version.
 
-Contradictory values are not merged, and a repetition never changes what a more trusted writer
-wrote.
+Contradictory values are not merged, except that other dates (`valid_until`, `recheck`) replace the
+memory's. A repetition never changes what a more trusted writer wrote.
 """
 
 from collections.abc import Mapping
@@ -129,7 +129,9 @@ def find_differences(record: Record, draft: Draft) -> Differences:
 
 
 def _find_new_anchors(record: Record, draft: Draft) -> dict[str, Any]:
-    """Return the anchors and dates in a draft that the memory with the same text lacks."""
+    """Return the anchors in a draft that the memory with the same text lacks, and the dates that
+    differ.
+    """
     fields: dict[str, Any] = {}
     anchors = versions.split_anchors(record.fields.get("anchors"))
     both = tuple(dict.fromkeys((*anchors, *(draft.anchors or ()))))

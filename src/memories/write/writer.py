@@ -25,7 +25,7 @@ class Writer(NamedTuple):
         embedder: Computes the vectors; None to compare by words only.
         now: The time for drafts without one.
         config: The settings. A search does not find memories below `min_confidence`, so a draft is
-            compared with such a memory only if its own confidence is no higher.
+            compared with such a memory only if the draft's declared confidence is no higher.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
         within: Tag keys that, like `project`, distinguish memories: a draft does not repeat a
@@ -55,7 +55,9 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End a memory that is replaced; do nothing for None."""
+        """Take a memory that is replaced out of its chain of corrections, and end it; do nothing
+        for None.
+        """
         if superseded is not None:
             from memories.write.links import leave_correction_chains  # few drafts replace a memory
 
@@ -73,7 +75,7 @@ class Writer(NamedTuple):
         return self.lookup.own.find(successor.ref.group)
 
     def pass_on_links(self, memory: Memory, superseded: Record | None) -> Record:
-        """Link a memory to those that its predecessor corrected; return its record.
+        """Link a memory to those that its predecessor corrected, if there is one; return its record.
 
         Args:
             memory: The stored memory.
