@@ -11,6 +11,7 @@ it is then marked as imported.) Text that looks like instructions is always left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import filterfalse
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -200,8 +201,8 @@ def render(
     repeated = list(filter(request.is_in_context, (*entries, *sessions)))
     if repeated:  # other memories don't take their place
         omitted["in_context"] = repeated
-        entries = [entry for entry in entries if entry not in repeated]
-        sessions = [entry for entry in sessions if entry not in repeated]
+        entries = list(filterfalse(request.is_in_context, entries))
+        sessions = list(filterfalse(request.is_in_context, sessions))
     page = _Layout(request, scratchpad.waiting, degraded is not None)
     shown, shown_sessions = _fit(page, entries, sessions, request.budget)
     no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]

@@ -75,7 +75,7 @@ class Writer(NamedTuple):
         return self.lookup.own.find(successor.ref.group)
 
     def pass_on_links(self, memory: Memory, superseded: Record | None) -> Record:
-        """Link a memory to those that its predecessor corrected, if there is one; return its record.
+        """Link a memory to those that its predecessor, if any, corrected; return its record.
 
         Args:
             memory: The stored memory.
