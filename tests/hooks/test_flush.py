@@ -246,7 +246,7 @@ def test_a_scheduled_prompt_does_not_count_as_the_users(home: Path, transcript: 
     """The model wrote it, and the event doesn't say so, but the transcript does."""
     prompt, said = "We always deploy at noon.", {"transcript_path": str(transcript)}
     scheduled = {"isMeta": True, "promptSource": "system", "turnOrigin": "scheduled"}
-    append(transcript, transcript_line("user", "Begin, please.", 1))
+    append(transcript, transcript_line("user", "Begin, please.", 1, isMeta=True))  # no mark
     append(transcript, transcript_line("user", prompt, 2, **scheduled))
     record_event(home, "user-prompt", prompt="Begin, please.", **said)
     record_event(home, "user-prompt", prompt=prompt, **said)

@@ -110,6 +110,7 @@ def test_similar_prompts_switch_nothing(text: str) -> None:
         ("<subagent_notification>{}</subagent_notification>", ""),
         ("<skill>\n<name>pdf</name>\nAlways use pypdf.\n</skill>", ""),
         ('<image name=[Image #1] path="/w/a.png">', ""),
+        ("</image> is missing", "</image> is missing"),
         ("</image>", ""),
         ("<image> is a tag of SVG", "<image> is a tag of SVG"),
         ("<ide_context>a.py</ide_context>\nfix it", "fix it"),

@@ -359,13 +359,11 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     origin = line.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_by_person = kind in _PERSON and line.get("turnOrigin") in _PERSON
-    is_hidden = any(line.get(name) for name in _HIDDEN)
-    if role == ASSISTANT and is_hidden:
-        return
-    if role == USER and (
-        is_hidden or line.get("promptSource") in SYSTEM_SOURCES or not is_by_person
-    ):
+    is_by_system = line.get("promptSource") in SYSTEM_SOURCES
+    if role == USER and (is_by_system or not is_by_person):
         role = HOST
+    elif any(line.get(name) for name in _HIDDEN):
+        return
     content = message.get("content")
     if isinstance(content, str):
         yield role, content
