@@ -198,3 +198,13 @@ def test_codex_sends_the_session_id_with_each_call(hook: Hook, call: Call) -> No
     own = {"sessionId": "t2", "threadId": "t2", "progressToken": 2}
     assert '"namespace"' not in call("create_memory", own, content="Tea is at four")
     assert '"namespace":"bob"' in call("list_memories", bobs)
+
+
+@pytest.mark.thorough
+def test_an_unknown_session_id_in_a_call_leaves_the_one_in_the_environment(
+    hook: Hook, call: Call
+) -> None:
+    start_session(hook, "s1", "bob")
+    start_session(hook, "t2", host="codex")
+    unknown = {"sessionId": "a connection of another host"}
+    assert '"namespace":"bob"' in call("create_memory", unknown, content="Lunch is at noon")

@@ -109,7 +109,9 @@ class ServerSession(NamedTuple):
     def namespace(self) -> str | None:
         """Return the namespace of the session; None for the one in the server's settings."""
         sent = SENT_ID.get()
-        named = {"codex": sent} if sent else session.ids_in(self.environment)
+        named = session.ids_in(self.environment)
+        if sent:
+            named = {"codex": sent, **named}
         name = self._find_session(named)
         if name is None:
             return None
