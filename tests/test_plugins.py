@@ -340,7 +340,7 @@ def test_the_opencode_plugin_removes_the_quotes_that_opencode_run_adds(
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_the_opencode_plugin_captures_no_summary_as_an_answer(tmp_path: Path) -> None:
+def test_the_opencode_plugin_does_not_capture_a_summary_as_an_answer(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = write_program(tmp_path, f"cat >>{log}\necho >>{log}")
     script = """

@@ -74,7 +74,7 @@ _utc_now = functools.partial(datetime.now, UTC)
 class Memories:
     """Stores memories, finds them by meaning and by words, and keeps every version.
 
-    Threads may share an object, and processes may share a store. An object is a context manager.
+    Threads may share an instance, which is also a context manager, and processes may share a store.
     The store is opened, and the model loaded, on first use.
 
         with Memories() as memories:

@@ -167,7 +167,7 @@ def test_different_line_endings_are_not_a_change(
         ),
         (
             {"EDITOR": "", "VISUAL": "", "PATH": "/nowhere"},
-            "there is no editor; set VISUAL or EDITOR to one",
+            "found no editor; set VISUAL or EDITOR",
         ),
     ],
 )

@@ -136,7 +136,7 @@ def test_the_text_of_a_bulk_delete_names_memories_and_the_undo_command(memory: C
         ),
         (
             ("delete", "01a1fdf1", "--dry-run"),
-            "--dry-run requires --where; memory get shows one memory",
+            "--dry-run requires --where; to see one memory, run: memory get ID",
         ),
         (
             ("delete", "--where", "deleted"),

@@ -282,7 +282,7 @@ def test_days_inside_a_span_have_closeness_one() -> None:
     assert [close(date(2023, 5, day), MAY) for day in (1, 10, 31)] == [1.0, 1.0, 1.0]
 
 
-def test_outside_a_day_closeness_falls_by_the_formula() -> None:
+def test_beyond_one_day_closeness_follows_the_formula() -> None:
     formula = {
         0: 1.0,
         1: (1 + 1 / 7.25) ** -2,

@@ -553,7 +553,9 @@ def test_only_an_offline_search_uses_the_file(bob: Memories, tmp_path: Path) -> 
 def test_every_tier_refuses_a_state(bob: Memories, tier: Tier, state: str) -> None:
     store(bob, "The user prefers tabs")
     bob.scratchpad()
-    with pytest.raises(InvalidInput, match=f"finds only current memories; leave {state} out"):
+    with pytest.raises(
+        InvalidInput, match=f"finds only current memories; remove {state} from the expression"
+    ):
         bob.search("tabs", tier=tier, where=f"not {state}")
 
 

@@ -221,7 +221,7 @@ def check_selection(
     if not arguments and key is None and where is None:
         raise click.UsageError("Missing argument 'ID', or --where.")
     if dry_run and where is None:
-        raise InvalidInput("--dry-run requires --where; memory get shows one memory")
+        raise InvalidInput("--dry-run requires --where; to see one memory, run: memory get ID")
 
 
 def forget_where(

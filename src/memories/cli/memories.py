@@ -301,7 +301,7 @@ def _deletion(memories: "Memories", memory: "Memory") -> str:
 )
 @option(
     "--version", metavar="N", parse=whole_number_or("version must be a whole number, 1 or more"),
-    help="Restore this version of a memory that is not deleted.",
+    help="Version to restore, if the memory is not deleted.",
 )  # fmt: skip
 @option(
     "--replace", is_flag=True,

@@ -613,7 +613,7 @@ def _find_editor() -> list[str]:
     for name in _EDITORS:
         if path := shutil.which(name):
             return [path]
-    raise ConfigError("there is no editor; set VISUAL or EDITOR to one")
+    raise ConfigError("found no editor; set VISUAL or EDITOR")
 
 
 def _run_editor(argv: Sequence[str]) -> None:

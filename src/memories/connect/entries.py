@@ -147,7 +147,7 @@ def find_hooks(document: Document, host: Host) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _reversed_objects(values: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the objects of a list and their positions, the last one first."""
+    """Yield the objects in a list and their positions, last first."""
     if isinstance(values, list):
         for position in reversed(range(len(values))):
             if isinstance(values[position], Mapping):

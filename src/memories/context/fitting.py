@@ -144,7 +144,7 @@ class Fitter:
         return fitting[::-1]
 
     def _fitting_length(self, turn: HistoryTurn, room: int) -> int:
-        """Return how many characters fit, counted from the beginning of a turn."""
+        """Return how many characters of a turn, from its beginning, fit."""
 
         def fits(length: int) -> bool:
             return self._size_of_turn(shorten_to_beginning(turn, length)) <= room

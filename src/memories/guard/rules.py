@@ -219,7 +219,7 @@ def _count_repeat(operation: str, low: Any, high: Any, inner: Any) -> tuple[int 
     if steps is None or str(high) == "MAXREPEAT":
         return None, 1
     low, high = int(low), int(high)
-    # if the inner part can match in several ways, each repetition multiplies their number
+    # if the inner part can match in several ways, each repetition multiplies the number of ways
     combinations = min(ways ** min(high, 40), _MANY)
     lengths = 1
     if operation != "POSSESSIVE_REPEAT":

@@ -361,7 +361,7 @@ def group_of(entry: Entry, projects: Collection[str]) -> str:
 def _choose_sessions(
     admitted: Sequence[Entry], namespace: str, projects: Sequence[str]
 ) -> list[Entry]:
-    """Return the namespace's last session notes in the project, newest first."""
+    """Return the namespace's most recent session notes in the project, newest first."""
     sessions = [
         entry
         for entry in admitted

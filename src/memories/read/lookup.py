@@ -360,8 +360,8 @@ class Lookup(NamedTuple):
             )
 
     def _describe_search(self, key: str, project: str | None) -> str:
-        """Return the end of the error for an unknown key: where it was sought, and which other
-        projects have it.
+        """Return the end of the error message for an unknown key: where it was searched for, and
+        which other projects have it.
         """
         if project is None:
             searched = f'none without a project has the key "{key}"'

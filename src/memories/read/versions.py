@@ -438,7 +438,7 @@ def known_at(records: Sequence[Record], moment: datetime) -> list[Record]:
 
 
 def _as_of(record: Record, moment: datetime, *, is_last: bool) -> Record:
-    """Return a version as it was at a given time: undo a later end, or a later restoration."""
+    """Return a version as it was at a given time, before it was ended or restored later."""
     if record.ended_at is None or record.ended_at > moment:
         return record._replace(ended_at=None, ended_by=None)
     if is_last and record.ended_by is not None and record.ended_by.endswith(_RESTORED):

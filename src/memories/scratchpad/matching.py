@@ -56,7 +56,7 @@ class ScratchpadMatches(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """An entry that contains words of a question. A better match compares as greater."""
+    """An entry that contains words from a question. A better match compares as greater."""
 
     is_whole: bool
     share: float
@@ -73,7 +73,7 @@ def find_matches(
     rules: EntryRules,
     now: datetime,
 ) -> ScratchpadMatches:
-    """Return the entries that contain words of a question, best first.
+    """Return the entries that contain words from a question, best first.
 
     Args:
         entries: The entries of scratchpads.

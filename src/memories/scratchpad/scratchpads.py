@@ -332,8 +332,8 @@ class Scratchpads:
         return matches
 
     def _parse_expression(self, expression: str, filters: "SearchFilters") -> "Selector | None":
-        """Return the selector for an expression; None if only the store can evaluate it, and the
-        search asks the store next.
+        """Return the selector for an expression; None if only the store can evaluate it. In that
+        case, the search asks the store next.
         """
         from memories.read import selector
         from memories.read.expressions import conditions

@@ -63,7 +63,7 @@ class Relevance(NamedTuple):
 
 
 def freshness(age_days: float, decay_rate: float, policy: "DecayPolicy") -> float:
-    """Return a memory's freshness, 0 to 1; that of a stable memory is always 1. See `fade`.
+    """Return a memory's freshness, 0 to 1; a stable memory's is always 1. See `fade`.
 
     Args:
         age_days: Days since the memory was written, or last reinforced if its policy allows that; a

@@ -405,8 +405,8 @@ def _vectors(value: object) -> "NDArray[np.float32]":
         vectors: NDArray[np.float32] = np.stack(rows).astype(np.float32)
     except (TypeError, ValueError, binascii.Error):
         raise InvalidInput(
-            "has vectors that are not a list of base64 strings, each of the same number of float32 "
-            "values"
+            "has vectors that are not a list of base64 strings with the same number of float32 "
+            "values each"
         ) from None
     if not np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=0.01):
         raise InvalidInput("has a vector that is not of length 1")

@@ -51,7 +51,7 @@ class Used(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """Statistics of some namespaces.
+    """Statistics for a set of namespaces.
 
     Attributes:
         since: The beginning of the period for operations and days.

@@ -99,7 +99,7 @@ class Created:
 
     @property
     def replaceable(self) -> "list[Similar]":
-        """The memories of `similar_to` that are current and that the new memory doesn't correct."""
+        """The memories in `similar_to` that are current and that the new memory doesn't correct."""
         return [similar for similar in self.similar_to if similar.corrected_by is None]
 
 

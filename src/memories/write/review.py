@@ -28,7 +28,7 @@ from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Writer
 
 _WORD = re.compile(r"\w+")
-# Channels of programs, which may not review memories, since they would accept anything.
+# Channels of programs, which are not allowed to review memories, since they would accept anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
 # Channels whose caller checks who is deciding, because a server doesn't run in the user's
 # environment.

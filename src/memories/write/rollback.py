@@ -257,8 +257,8 @@ class Rollback(NamedTuple):
     def _existed(self, record: Record) -> bool:
         """Return whether a version existed at the time to roll back to.
 
-        A backdated version that was written later did not exist, unless the difference is so small
-        that two machines' clocks may explain it.
+        A backdated version that was written later did not exist, unless the difference is small
+        enough to be that between two machines' clocks.
         """
         if record.created_at > self.to:
             return False

@@ -192,7 +192,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return a response's vectors, which Cohere groups by number type and Ollama doesn't."""
+    """Return a response's vectors, which Cohere, unlike Ollama, groups by number type."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]

@@ -440,7 +440,7 @@ class Server:
             )
         if encoding != "UTF8":
             raise StoreError(
-                f"the database of {self.masked_url} has the encoding {encoding}; use one with UTF8"
+                f"the database at {self.masked_url} has encoding {encoding}; use a UTF8 database"
             )
         self._unsafe = None
         if fsync != "on":

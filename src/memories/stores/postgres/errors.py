@@ -239,7 +239,7 @@ def refusal(exc: "psycopg.Error", masked_url: str, password: str) -> StoreError:
     if "does not exist" in lower:
         for kind_of_object, meaning in _MISSING:
             if f'{kind_of_object} "' in lower:
-                return StoreError(f"cannot connect: the server of {masked_url} {meaning}")
+                return StoreError(f"cannot connect: the server at {masked_url} {meaning}")
     return StoreError(f"cannot connect to {masked_url} ({detail}); check the URL and the server")
 
 

@@ -343,7 +343,7 @@ def _count_live(
 ) -> tuple[int, list[tuple[int, int]]]:
     """Return the number of live records in the namespaces, and each label's count.
 
-    Each of the filter's labels is returned as its id and its number of live records.
+    For each of the filter's labels, the result has its id and its number of live records.
     """
     ids = ",".join(map(str, pools))
     live = _total(db, pools, "live")

@@ -274,8 +274,8 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     for collection in SEARCHED:
         if find_without(db, space, collection, 1, damaged):
             raise Conflict(
-                f"there are records without vectors from {space.model}; run memory reembed again, "
-                "which continues where it stopped"
+                f"there are records without vectors from {space.model}; run memory reembed again "
+                "to continue where it stopped"
             )
     if read_space(db) in (None, space):
         return

@@ -119,7 +119,7 @@ def parse_json(text: object) -> object:
 
 
 def parse_object(text: object) -> Mapping[str, Any]:
-    """Parse a JSON object stored as text; empty if it isn't one."""
+    """Parse a text as a JSON object; return an empty one if it is anything else."""
     return mapping(parse_json(text))
 
 
@@ -129,7 +129,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def dicts(value: object) -> list[Mapping[str, object]]:
-    """Return the objects in a JSON array; empty if it isn't one."""
+    """Return the objects in a JSON array; an empty list if the value isn't an array."""
     if not isinstance(value, list):
         return []
     return [part for part in value if isinstance(part, dict)]

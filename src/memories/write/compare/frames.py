@@ -98,7 +98,7 @@ def find_change(new: Sequence[Word], old: Sequence[Word]) -> Substitution | None
 
 
 def _is_named(words: Sequence[Word]) -> bool:
-    """Return whether any of the words names something and isn't a value or a preposition."""
+    """Return whether any of the words is a name, as opposed to a value or a preposition."""
     return any(word.shown.isalpha() and not is_soft(word) and not is_value(word) for word in words)
 
 
