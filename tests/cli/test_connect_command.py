@@ -705,11 +705,29 @@ def test_a_diff_shows_no_secret(memory: Command, user: Path) -> None:
     assert TOKEN not in answer.out
 
 
+def make_repository(folder: Path) -> None:
+    """Make a folder the root of an empty repository."""
+    for name in ("objects", "refs"):
+        (folder / ".git" / name).mkdir(parents=True)
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+def test_an_empty_git_folder_above_is_not_a_repository(memory: Command, folder: Path) -> None:
+    """Codex leaves such folders in places where its commands may write, such as /tmp."""
+    (folder / ".git").mkdir()
+    (folder / "deep").mkdir()
+    os.chdir(folder / "deep")
+    said = memory("connect", "claude-code", "--scope", "project", "--dry-run").out
+    [answer] = json.loads(said)["connected"]
+    assert {Path(file["path"]).parts[len(folder.parts)] for file in answer["files"]} == {"deep"}
+    assert any("is not in a git repository" in note for note in answer["notes"])
+
+
 @pytest.mark.parametrize("host", [name for name, host in load_hosts().items() if host.project])
 def test_project_files_reveal_nothing_about_this_machine(
     host: str, memory: Command, user: Path, folder: Path
 ) -> None:
-    (folder / ".git").mkdir()
+    make_repository(folder)
     (folder / "deep").mkdir()
     os.chdir(folder / "deep")
     answer = memory(
@@ -725,7 +743,8 @@ def test_project_files_reveal_nothing_about_this_machine(
         assert '"memoriae"' in text or '"memoriae hook' in text
         assert stat.S_IMODE(file.stat().st_mode) & 0o044
     assert any("clone" in note for note in answer["connected"][0]["notes"])
-    assert {each for each in folder.rglob("*") if each.is_file()} == set(made)
+    others = {each for each in folder.rglob("*") if each.is_file() and ".git" not in each.parts}
+    assert others == set(made)
     memory("disconnect", host, "--scope", "project", env={"MEMORY_HOME": str(user)})
     assert sorted(each.name for each in folder.iterdir()) == [".git", "deep"]
 
@@ -887,7 +906,7 @@ def test_an_advised_command_cannot_contain_a_second_command(
     memory: Command, user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = tmp_path / "a b; echo $(id)"
-    (work / ".git").mkdir(parents=True)
+    make_repository(work)
     monkeypatch.chdir(work)
     memory("connect", "claude-code", "--scope", "project")
     line = {"type": "command", "command": "/gone/memory hook stop --host claude-code -n 'x; id'"}

@@ -1232,7 +1232,7 @@ def test_among_many_turns_matches_include_neighbours_and_turns_of_the_day(
 ) -> None:
     from memories.stores.postgres import search
 
-    monkeypatch.setattr(search, "_FEW", 20)
+    monkeypatch.setattr(search, "_RETURN_ALL", 20)
     store.append(
         [turn(number, text=f"word{number}", created_at=at(1000 * number)) for number in range(200)]
     )
