@@ -39,7 +39,7 @@ from memories.connect.status import (
     plugin_commands,
 )
 from memories.errors import InvalidInput, SystemFault
-from memories.identity import git
+from memories.identity.git import find_root
 
 if TYPE_CHECKING:
     from memories.settings import Config
@@ -193,17 +193,8 @@ def _check_scope(scope: str | None) -> str:
 def _project() -> Path:
     """Return the root of the working folder's repository, or the folder itself if it has none."""
     folder = Path.cwd()
-    root = _find_repository(folder)
+    root = find_root(folder)
     return folder if root is None or root == Path.home() else root
-
-
-def _find_repository(folder: Path) -> Path | None:
-    """Return the root of the repository that contains a folder; None if there is none."""
-    try:
-        checkout = git.find(folder)
-    except (git.Unreadable, OSError):
-        return None
-    return None if checkout is None else checkout.root
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
@@ -343,7 +334,7 @@ def _notes(
 
 def _project_notes(connector: Connector, request: Target) -> list[str]:
     notes = []
-    if _find_repository(request.root) is None:
+    if find_root(request.root) is None:
         notes.append(
             f"{request.root} is not in a git repository; the files apply only to this folder."
         )

@@ -88,6 +88,15 @@ def find(folder: Path) -> Checkout | None:
     return bare
 
 
+def find_root(folder: Path) -> Path | None:
+    """Return the top folder of the repository that contains a folder; None if none can be read."""
+    try:
+        checkout = find(folder)
+    except (Unreadable, OSError):
+        return None
+    return None if checkout is None else checkout.root
+
+
 def is_trusted(checkout: Checkout) -> bool:
     """Return whether a repository belongs to this user or to root, or `safe.directory` lists it."""
     if os.name != "posix":
