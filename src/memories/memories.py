@@ -1193,8 +1193,8 @@ class Memories:
         return self._scratchpads.apply_edits()
 
     def offline(self) -> "Scratchpad | None":
-        """Return the contents of the scratchpads' files, whichever store they mirror; None if there
-        are no files.
+        """Return the contents of the scratchpads' files, even if they mirror another store; None if
+        there are none.
 
         Decaying memories in a file by an earlier version of Memories are left out, since the file
         lacks the fields from which confidence is computed.

@@ -201,7 +201,7 @@ def store_of(arguments: "Sequence[str]") -> str:
 
 
 def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socket | None":
-    """Return a connection to a server with this version; None if there is no greeting in time."""
+    """Return a connection to a server with this version; None if it does not greet in time."""
     if not os.path.exists(path):  # noqa: PTH110
         return None
     try:

@@ -515,8 +515,9 @@ def _current_session(home: str, folder: str) -> str:
     """Return the session that runs this command, or else the last session active in the folder."""
     from memories.hooks import files, session
 
-    for host, session_id in session.ids_in(os.environ).items():
-        return files.session_name(host, session_id)
+    ids = session.ids_in(os.environ)
+    if ids:
+        return files.session_name(*next(iter(ids.items())))
     name = session.find_latest(home, folder)
     if name is None:
         raise InvalidInput(

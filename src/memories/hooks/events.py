@@ -46,9 +46,9 @@ _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 # Hosts that send the model a resumed session's earlier contexts again.
 _RESEND_CONTEXTS = ("claude-code", "codex", "gemini")
-# Hosts that get the session block with the first prompt. Gemini CLI writes what a hook gives it at
-# the start of a session before the first prompt. Then it reads files that a memory mentions as
-# @PATH, doesn't recognize a command, and leaves the prompt out of a resumed session.
+# Hosts that get the session block with the first prompt. Gemini CLI joins the output of a
+# session-start hook to the first prompt. Then it reads files that a memory mentions as @PATH,
+# doesn't recognize a command, and leaves the prompt out of a resumed session.
 _BEGINS_WITH_PROMPT = ("gemini",)
 # Hosts that may run several of our hooks for one event: Cursor also runs other hosts' hooks, and
 # Codex those of the project in addition to the user's.

@@ -200,11 +200,11 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
 
     def is_in_context(entry: "Entry") -> bool:
         """Return whether a resumed session was given this memory, or wrote it as its own note."""
-        is_known = entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
-        return keeps_context and is_known
+        return entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
 
     wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
-    wanted = wanted._replace(is_in_context=is_in_context)
+    if keeps_context:
+        wanted = wanted._replace(is_in_context=is_in_context)
     scratchpad = None
     if situation.open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))

@@ -4,7 +4,6 @@
 """
 
 import functools
-import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from memories.errors import InvalidInput, NotFound
 from memories.hooks.phrases import candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
-from memories.hooks.transcripts import USER, Utterance
+from memories.hooks.transcripts import USER, Utterance, folder_of
 from memories.identity import git
 from memories.identity.place import names_of
 from memories.identity.project import Project
@@ -34,13 +33,12 @@ _INSTRUCTION_FILES = (
     "CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", "AGENTS.override.md", "GEMINI.md", "MEMORY.md",
     ".cursorrules",
 )  # fmt: skip
-# The user's files: the variable that names the host's folder, its default below the user's home,
-# and the file in it.
+# The user's files, in the folder of each host.
 _USER_INSTRUCTIONS = (
-    ("CLAUDE_CONFIG_DIR", ".claude", "CLAUDE.md"),
-    ("CODEX_HOME", ".codex", "AGENTS.md"),
-    ("CODEX_HOME", ".codex", "AGENTS.override.md"),
-    ("GEMINI_CLI_HOME", "", ".gemini/GEMINI.md"),
+    ("claude-code", "CLAUDE.md"),
+    ("codex", "AGENTS.md"),
+    ("codex", "AGENTS.override.md"),
+    ("gemini", ".gemini/GEMINI.md"),
 )
 _RULE_FOLDERS = ((".cursor/rules", "*.mdc"), (".claude/rules", "*.md"), (".cursor/rules", "*.md"))
 _MAX_FILES, _MAX_FILE_BYTES = 64, 262_144
@@ -222,12 +220,12 @@ def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[
             for name in _INSTRUCTION_FILES:
                 yield parent / name
     yield top / ".claude" / "CLAUDE.md"
-    for variable, default, name in _USER_INSTRUCTIONS:
-        yield Path(os.environ.get(variable) or user / default) / name
+    for host, name in _USER_INSTRUCTIONS:
+        yield Path(folder_of(host, str(user)), name)
     for rules, pattern in _RULE_FOLDERS:
         for base in (top, user):
             yield from sorted((base / rules).glob(pattern))
-    claude = Path(os.environ.get("CLAUDE_CONFIG_DIR") or user / ".claude")
+    claude = Path(folder_of("claude-code", str(user)))
     yield from sorted((claude / "rules").glob("*.md"))
     checkout = None if root is None else git.find(root)
     # Claude Code keeps one folder for all working trees of a repository.

@@ -27,11 +27,12 @@ HOST = "host"  # the role of prompts that a host sends by itself, such as schedu
 MAX_LINE_BYTES = 16 * 1_048_576
 MAX_TEXT = 200_000  # maximum number of characters in a line's text
 MAX_TOOL = 20_000  # maximum number of characters in a tool's output
-# Where hosts keep transcripts: a variable and the folder below its value, and the default folder.
+# The variable that names a host's folder, the default folder in the user's home, and the folder of
+# the transcripts in it.
 _FOLDERS = {
-    "claude-code": ("CLAUDE_CONFIG_DIR", "projects", ".claude/projects"),
-    "codex": ("CODEX_HOME", "sessions", ".codex/sessions"),
-    "gemini": ("GEMINI_CLI_HOME", ".gemini/tmp", ".gemini/tmp"),
+    "claude-code": ("CLAUDE_CONFIG_DIR", ".claude", "projects"),
+    "codex": ("CODEX_HOME", ".codex", "sessions"),
+    "gemini": ("GEMINI_CLI_HOME", "", ".gemini/tmp"),
 }
 # Lines of Claude Code's transcripts with one of these fields are left out.
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
@@ -330,13 +331,14 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
                         yield TranscriptText(role, text, at, end)
 
 
+def folder_of(host: str, home: str) -> str:
+    """Return the folder of a host's own files, which a variable may move out of the user's home."""
+    variable, default, _ = _FOLDERS[host]
+    return os.environ.get(variable) or os.path.join(home, default)
+
+
 def _open_transcript(host: str, path: str) -> int:
-    variable, below, default = _FOLDERS[host]
-    base = os.environ.get(variable)
-    if base:
-        folder = os.path.join(base, below)
-    else:
-        folder = os.path.join(os.path.expanduser("~"), default)
+    folder = os.path.join(folder_of(host, os.path.expanduser("~")), _FOLDERS[host][2])
     real_folder, real = os.path.realpath(folder), os.path.realpath(path)
     if not real.startswith(real_folder + os.sep) or not real.endswith(".jsonl"):
         raise UnknownTranscript(

@@ -64,8 +64,8 @@ class Store(Protocol):
     - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 by the
       formula of `words.score`, over the tokens of `words`, not a database's own full-text score;
       larger is better, 0 if no term matches. It counts the live records of the collection in the
-      filter's namespaces, whatever the filter's other conditions are; ended records are counted
-      apart. A turn's words include the name of its speaker.
+      filter's namespaces, regardless of its other conditions; ended records are counted
+      separately. A turn's words include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
       vector and raises `EmbedderMismatch` for any other, on writes and on searches.
     - *Threads and processes* may share a store. The exception is a Qdrant folder, which

@@ -273,7 +273,7 @@ def copies_of(config: Config, *, owns_home: bool) -> tuple[str, ...]:
 
 
 def backups_of(config: Config) -> tuple[str, ...]:
-    """Return this store's backups, whatever their names, next to it and in `backups` folders. They
+    """Return this store's backups, under any name, next to it and in `backups` folders. They
     may contain forgotten memories.
     """
     store, path = _mark(config.store, datetime.now(UTC)).store, local_path(config.store)

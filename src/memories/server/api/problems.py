@@ -69,7 +69,7 @@ class Refused(Exception):
         self.status, self.headers = status, headers
 
 
-# key in a scope for a function that removes what the sender must not see from a text
+# key in a scope for a function that removes from a text everything that the sender must not see
 PUBLIC = "memories.public"
 _NO_SCOPE: Mapping[str, Any] = {}
 _RETRY = {"retry_after": "1"}
