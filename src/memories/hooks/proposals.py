@@ -189,19 +189,18 @@ class KnownTexts:
     def _instructions(self) -> list[str]:
         project = self._source.project
         root = None if project is None else project.root
-        return read_instructions(self._source.folder, root, Path.home())
+        return read_instructions(self._source.folder, root)
 
 
-def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
+def read_instructions(folder: Path, root: Path | None) -> list[str]:
     """Return the sentences in a project's and the user's instruction files.
 
     Args:
         folder: The agent's working folder.
         root: The top folder of its project.
-        user: The user's home folder.
     """
     sentences: list[str] = []
-    paths = dict.fromkeys(_instruction_files(folder, root, user))
+    paths = dict.fromkeys(_instruction_files(folder, root))
     for file in [path for path in paths if path.is_file()][:_MAX_FILES]:
         try:
             with open_file(file) as stream:
@@ -212,7 +211,7 @@ def read_instructions(folder: Path, root: Path | None, user: Path) -> list[str]:
     return sentences
 
 
-def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[Path]:
+def _instruction_files(folder: Path, root: Path | None) -> Iterable[Path]:
     """Yield the paths of instruction files, whether or not they exist."""
     top = root or folder
     for parent in (folder, *folder.parents):
@@ -221,11 +220,11 @@ def _instruction_files(folder: Path, root: Path | None, user: Path) -> Iterable[
                 yield parent / name
     yield top / ".claude" / "CLAUDE.md"
     for host, name in _USER_INSTRUCTIONS:
-        yield Path(folder_of(host, str(user)), name)
+        yield Path(folder_of(host), name)
     for rules, pattern in _RULE_FOLDERS:
-        for base in (top, user):
+        for base in (top, Path.home()):
             yield from sorted((base / rules).glob(pattern))
-    claude = Path(folder_of("claude-code", str(user)))
+    claude = Path(folder_of("claude-code"))
     yield from sorted((claude / "rules").glob("*.md"))
     checkout = None if root is None else git.find(root)
     # Claude Code keeps one folder for all working trees of a repository.

@@ -331,14 +331,14 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
                         yield TranscriptText(role, text, at, end)
 
 
-def folder_of(host: str, home: str) -> str:
+def folder_of(host: str) -> str:
     """Return the folder of a host's own files, which a variable may move out of the user's home."""
     variable, default, _ = _FOLDERS[host]
-    return os.environ.get(variable) or os.path.join(home, default)
+    return os.environ.get(variable) or os.path.join(os.path.expanduser("~"), default)
 
 
 def _open_transcript(host: str, path: str) -> int:
-    folder = os.path.join(folder_of(host, os.path.expanduser("~")), _FOLDERS[host][2])
+    folder = os.path.join(folder_of(host), _FOLDERS[host][2])
     real_folder, real = os.path.realpath(folder), os.path.realpath(path)
     if not real.startswith(real_folder + os.sep) or not real.endswith(".jsonl"):
         raise UnknownTranscript(

@@ -134,6 +134,23 @@ def test_a_hundred_rapid_edits_make_a_hundred_versions(site: Site, opened: Open)
     assert [version.content for version in versions] == [f"Edit {number}" for number in range(101)]
 
 
+def test_a_click_works_although_the_page_refreshes_before_the_button_is_released(
+    site: Site, opened: Open
+) -> None:
+    made = site.memories.create("One").memory
+    assert made
+    page = opened(f"/memories/{made.id}")
+    button = page.locator("button[data-key=edit]").bounding_box()
+    page.mouse.move(button["x"] + 5, button["y"] + 5)
+    page.mouse.down()
+    with page.expect_response(lambda answer: answer.url == page.url):
+        site.memories.update(made.id, "Two")
+    page.wait_for_timeout(200)
+    page.mouse.up()
+    page.locator("#edit").wait_for(state="visible")
+    page.locator("article .text", has_text="Two").wait_for()
+
+
 def test_a_delete_can_be_undone_and_forgetting_requires_the_typed_id(
     site: Site, opened: Open
 ) -> None:

@@ -96,6 +96,8 @@ async function refresh(url = location.href) {
     return isEdited(document) ? tell("Your sign-in has ended. Copy your text, then reload the page to sign in again.") : location.assign(answer.url);
   }
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  // A click must end on the element that it began on.
+  while (at("[data-live] :active")) await new Promise((done) => setTimeout(done, 50));
   if (number !== asked) return;
   if (!answer.ok) return tell(at("#detail", page)?.textContent ?? `The server answered ${answer.status}.`);
   document.title = page.title;
@@ -179,7 +181,7 @@ async function act(element, body) {
     const opener = !decided && element.matches("form[id]") ? `[data-open="${element.id}"]` : null;
     if (opener) toggle(at(opener));
     await refresh();
-    if (opener) at(opener)?.focus();
+    if (opener && document.activeElement === document.body) at(opener)?.focus();
     const next = decided && selected !== null && card(selected, document); // keyboard users continue from there
     next?.focus?.({ preventScroll: true });
     const before = JSON.parse(undoBody || "{}");
