@@ -1,7 +1,7 @@
 """Counts reads in batches: a read appends a line to a file in the home folder, and a later write
 adds the lines to the store.
 
-A read therefore never waits for the store's lock, however long a writer holds it. A flush renames
+Therefore, a read never waits for the store's lock, however long a writer holds it. A flush renames
 the file, counts its reads in one transaction, and then removes it. The transaction also stores a
 mark that identifies the file. If the flush is interrupted, the next one finds the renamed file, and
 the mark shows whether its reads were already counted. Only SQLite and files stores keep such a
@@ -34,12 +34,14 @@ except ImportError:  # Windows, where an open file can't be renamed
 FLUSH_BYTES = 65_536
 MAX_BYTES = 1_048_576  # file size above which further reads are not recorded
 _HEAD = 128  # number of leading bytes that, with the inode, identify a file
-_LOCK = "accesses.lock"  # one lock for all stores; no flush while another process holds it
+_LOCK = "accesses.lock"  # one lock for all stores, held during a flush
 _ATTEMPTS = 3  # maximum attempts to append while other processes rename the file
 
 
 class _CountedFile(NamedTuple):
-    """A file's read counts, up to an offset. Its inode and first bytes identify the file."""
+    """The reads counted in a file so far, up to an offset. The file is identified by its inode and
+    its first bytes.
+    """
 
     inode: int
     head: bytes
@@ -82,7 +84,7 @@ class Accesses:
         return [sum(count[ref.namespace, ref.group] for count in counts) for ref in refs]
 
     def include_waiting(self, records: Sequence[Record]) -> list[Record]:
-        """Return records with their uncounted reads added, except the current read."""
+        """Return records with their uncounted reads added, but without the current read."""
         waiting = self.of([record.ref for record in records])
         return [
             record._replace(accesses=max(0, record.accesses + count - 1))

@@ -25,8 +25,8 @@ class Anchoring(NamedTuple):
     """Finds and checks the anchors of drafts and new versions.
 
     Attributes:
-        judge: Checks anchors; None if there can't be a working tree.
-        redactor: Removes secrets from given anchors; None to leave the anchors unchanged.
+        judge: Checks anchors; None if this caller has no working tree.
+        redactor: Removes secrets from anchors that a draft gives; None to leave them unchanged.
         now: The time of writing.
     """
 
@@ -48,7 +48,7 @@ class Anchoring(NamedTuple):
             return draft, ()
         texts, kinds = self._redact(draft.anchors)
         if self.judge is None:
-            from memories.anchors.grammar import parse_all  # needed only for given anchors
+            from memories.anchors.grammar import parse_all  # most drafts give no anchors
 
             return replace(draft, anchors=_to_texts(parse_all(texts))), kinds
         anchors = self.judge.settle(texts, draft.tags)
@@ -72,7 +72,7 @@ class Anchoring(NamedTuple):
         return _to_texts(self.judge.discover(draft.content, draft.tags))
 
     def _set_anchors(self, draft: Draft, anchors: Sequence[str]) -> Draft:
-        """Return a draft with anchors and, if they were checked here, the time of the check."""
+        """Return a draft with anchors and, if these were checked here, the time of the check."""
         assert self.judge is not None
         is_checked = bool(anchors) and self.judge.is_at_hand(draft.tags)
         return replace(draft, anchors=anchors, anchored_at=self.now if is_checked else None)
@@ -82,8 +82,9 @@ class Anchoring(NamedTuple):
         return self._set_anchors(draft, in_text) if in_text else draft
 
     def set_for_next_version(self, latest: "Record", draft: Draft, in_text: Sequence[str]) -> Draft:
-        """Return a draft of a memory's next version with the anchors found in its text and those
-        that the memory keeps. A draft that gives anchors or repeats the text gets no others.
+        """Return a draft of a memory's next version with the anchors found in its text, and the old
+        anchors that still apply. If the draft gives anchors or repeats the text, no anchors are
+        added.
 
         Anchors that the new text no longer mentions, or that no longer hold, are dropped.
         """
@@ -93,7 +94,7 @@ class Anchoring(NamedTuple):
             return replace(draft, anchors=None, anchored_at=None) if is_same else draft
         if draft.content == latest.text or self.judge is None:
             return draft
-        from memories.anchors.grammar import select_named  # new memories don't need it
+        from memories.anchors.grammar import select_named  # only an update needs this module
 
         named = select_named(old, latest.text, draft.content)
         tags = {**tags_of(latest.labels), **draft.tags}

@@ -47,10 +47,10 @@ class Step(NamedTuple):
     Attributes:
         id: The memory, or the conversation and the index of the turn.
         action: `delete`, `forget` or `tag`; in a rollback `delete`, `restore`, `update`, `pend` or
-            `reject`; in either case, `left` if nothing was done.
+            `reject`. `left` means that nothing was done.
         content: The beginning of the content before the action.
-        reason: Why the memory or turn was left unchanged; for a delete, a clause about the memory
-            that the deleted one had replaced, if that one stays hidden.
+        reason: Why the memory or turn was left unchanged. For a delete: which memory the deleted
+            one had replaced, if that memory stays hidden.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 
 class Affected(NamedTuple):
-    """The result of a bulk change to memories or turns or, with `dry_run`, of a preview.
+    """The result of a bulk change to memories or turns, or a preview of it with `dry_run`.
 
     Attributes:
         counts: The number of memories or turns by action; see `Step`.
@@ -181,7 +181,7 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected live memories with one time of deletion; see `Memories.delete_where`.
+    """Delete the selected live memories, all with the same time; see `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression selects memories that are not live.
@@ -206,7 +206,9 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
 
 
 def _describe_replaced(store: Store, record: Record) -> str:
-    """Return a clause about the memory that a record replaced and hides; empty if there is none."""
+    """Return a clause about the memory that a record replaced and still hides; empty if there is
+    none.
+    """
     replaced = record.fields.get("supersedes")
     if replaced is None:
         return ""
@@ -394,8 +396,8 @@ def vectors_of(
 def select(
     store: Store, selector: Selector, namespace: str, fits: Callable[[Record], bool] | None = None
 ) -> Iterator[Record]:
-    """Yield the selected records in one namespace. A long message is one record with its complete
-    text.
+    """Yield the selected records in one namespace. The parts of a long message are joined into one
+    record.
     """
     where = selector.narrow(selector.include_states(Filter(selector.collection, (namespace,))))
     records = (record for page in scan_pages(store, where, size=PAGE) for record in page)

@@ -32,7 +32,7 @@ Edit = Callable[[Any], Any]  # returns the changed line, or None to remove the l
 
 @contextlib.contextmanager
 def at_rest(config: Config) -> Iterator[None]:
-    """Prevent captured events from being stored in a namespace that is about to disappear.
+    """Prevent captured events from being stored while a namespace is moved or erased.
 
     Raises:
         StoreBusy: A flusher is storing events and does not finish in time.
@@ -50,12 +50,12 @@ def at_rest(config: Config) -> Iterator[None]:
 
 
 def change(config: Config, name: str, into: str | None, *, dry_run: bool = False) -> int:
-    """Move a namespace's lines in all of these files to another namespace, or remove the lines.
+    """Move a namespace's captured data to another namespace, or remove it.
 
     Args:
         config: The settings, which determine the folder.
         name: The namespace.
-        into: The other namespace; None to remove the lines.
+        into: The other namespace; None to remove the data.
         dry_run: Change nothing.
 
     Returns:
@@ -87,7 +87,7 @@ class UnstoredTexts(NamedTuple):
     Attributes:
         queue: The queued turns.
         namespace: The namespace.
-        config: The settings of the store for which events are captured; None for another store.
+        config: The settings, if events are captured for this store; else None.
     """
 
     queue: RetryQueue
@@ -163,8 +163,8 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
 
 
 def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
-    """Return the reads of one search. Reads in the old namespace are moved to the new one, or
-    removed if there is no new one.
+    """Return the line of one search with its reads moved from the old namespace to the new one, or
+    without them if there is no new namespace. Return None if no reads are left.
     """
     if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
         return line

@@ -146,7 +146,7 @@ def _compare_words(
         if is_open and is_correction(new, old, similarity, threshold=threshold):
             corrected.append(record)
             relation = Relation.DIFFERS
-            if not difference:  # too dissimilar to get one; 1.0 requires it
+            if not difference:  # not described for dissimilar texts, unless 1.0 is passed
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
             similar.append(_to_similar(writer, candidate, difference))
@@ -160,7 +160,7 @@ def _compare_words(
 
 def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
     """Compare a stored memory with the others, as if it were new."""
-    # A draft that supersedes the record is not compared with it.
+    # With `supersedes`, the record is not compared with itself.
     draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
     return compare(writer, draft, vectors)
 

@@ -10,7 +10,7 @@ A draft passes through these steps:
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
 4. `comparison.compare` finds the stored memories that resemble the draft. The result is a
-   `Comparison`. A forced draft, and one with the key of a memory, is not compared.
+   `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory.
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
@@ -59,11 +59,12 @@ class Created:
         stored: Whether the draft became a new memory, or a new version of the memory with its key.
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
-        similar_to: Up to three memories on the closest subjects, including one that the new memory
-            corrects. If it replaces another of them, create it again with `supersedes`.
+        similar_to: Up to three memories on the closest subjects, including any that the new memory
+            corrects. If the new memory replaces one of the others, create it again with
+            `supersedes`.
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
-        redacted: The kinds of the secrets that were replaced in the draft, in order.
+        redacted: The kinds of secrets that were replaced in the draft, in order.
         note: A remark, usually empty. It says why the draft has no vector although there is an
             embedder, why it was not merged, that it has already expired, or that its id is taken.
         merged: If a memory with the same text existed, the names of the fields that a new version
@@ -108,7 +109,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         draft: The draft: redacted, checked, and in its stored form.
-        redacted: The kinds of the secrets that were removed.
+        redacted: The kinds of secrets that were removed.
         vectors: The vectors of its content; None without a model.
         superseded: The memory that the draft replaces, looked up in the transaction.
         anchors: The anchors found in the draft's text.
@@ -199,7 +200,7 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
-        # Another hint says that this memory is current again.
+        # The hint already says that this memory is current again.
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))
@@ -307,9 +308,10 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     record = versions.first_version(
         draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
     )
-    # Stamped before it is added, since the result shows its origin.
+    # The record needs its origin now, since the result shows it.
     record = stamp_record(writer.store, mark_suspicious(record))
-    # Before `link_correction`, which skips the memories that the superseded one still corrects.
+    # This must precede `link_correction`, which skips memories that the superseded one still
+    # corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.corrected:
         from memories.write.links import link_correction  # most memories correct nothing
@@ -353,7 +355,7 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         draft = replace(draft, supersedes=None)
         repetition = writer.make_repetition(latest, draft, prepared.vectors)
         return _report_merged(writer, repetition.merge())
-    record = versions.next_version(  # `fresh` restarts the decay
+    record = versions.next_version(  # `fresh` resets the decay
         latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
     )
     record = stamp_record(writer.store, mark_suspicious(record))

@@ -61,7 +61,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))
             related = {action.get(name) for name in ("id", "corrects", "same_as")}
-            if record.ended_at == record.created_at:  # it was never live
+            if record.ended_at == record.created_at:  # was never live
                 related.add(record.fields.get("superseded_by"))
             if not groups.isdisjoint(related):
                 repeating.append(record.ref)
@@ -69,7 +69,9 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
 
 
 def finish_erasure(store: Store, name: str, where: Filter) -> Forgotten | None:
-    """Finish an interrupted erasure; return None if no erasure was interrupted."""
+    """Finish an interrupted erasure and return its result; return None if no erasure was
+    interrupted.
+    """
     if store.info(where).erasing:
         return Forgotten(name, 0, store.remove([]))
     return None
@@ -94,7 +96,7 @@ class Turns(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The conversation's name, followed by the index for a single turn."""
+        """The conversation's name, followed by `#` and the index if only one turn is erased."""
         name = self._stored_name()
         if self.place is None:
             return name
@@ -223,7 +225,7 @@ def forget_with_turns(
 
 
 def _find_made_from(turns: Turns) -> Iterator[Record]:
-    """Yield, for each memory, its last version that was made from a conversation or a turn.
+    """For each memory, yield the last of its versions that were made from a conversation or a turn.
 
     A source such as `talk#0` means a turn of `talk` if that conversation exists, otherwise a
     conversation named `talk#0`.

@@ -81,8 +81,8 @@ def link_correction(
     Args:
         store: The store in which the older memories are marked as corrected.
         newer: The memory that corrects others.
-        corrected: Memories that `newer` contradicts. The end of its chain represents a memory whose
-            correction has expired.
+        corrected: Memories that `newer` contradicts. If the correction of one has expired, the end
+            of its chain is linked instead.
         now: The current time.
         at: When the correction takes effect; by default, when `newer` was written.
         is_newest: Whether `newer` corrects even memories with a later time, which other writers
@@ -113,8 +113,8 @@ def link_correction(
 
 def leave_correction_chains(store: Store, records: Iterable[Record]) -> None:
     """Take memories out of their chains of corrections, and link the neighbours that stay to each
-    other. The memories are about to end, or to get versions without these links; they keep their
-    own sides of the links.
+    other. These memories are about to end, or to get versions without the links. Their own sides of
+    the links are kept.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -579,7 +579,7 @@ def _still_corrects(
         return True
     if _repeats(newer, older):
         return False
-    # The second half is true for a link that wasn't made because of the words.
+    # A link between texts that never contradicted each other stays.
     return _contradicts(newer, older) or not _contradicts(newer_before, older_before)
 
 

@@ -28,7 +28,7 @@ NOTE_TRUST = "a more trusted writer stored the memory, so a repetition does not 
 NOTE_TAGS = f"with these tags, the memory would have more than {MAX_TAGS} tags"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # others have 0, since no person or agent chose to store their texts
+_RANKS = {USER: 2, AGENT: 1}  # 0 for other trust, since no person or agent chose to store the text
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 
@@ -67,7 +67,7 @@ class Differences(NamedTuple):
 
 
 def _join_tags(tags: Mapping[str, str], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields, with the tags, if any, as an additional field."""
+    """Return fields, plus `tags` if there are any."""
     if tags:
         return {"tags": dict(tags), **fields}
     return dict(fields)
@@ -80,7 +80,7 @@ class MergeResult(NamedTuple):
         record: The memory in its new state.
         merged: The names of the fields that a new version took from the draft; usually empty.
         not_merged: The tags and fields of the draft that were not merged.
-        reinforced: Whether its decay was reset.
+        reinforced: Whether the memory's decay was reset.
         note: Why some or all of the differences were not merged; usually empty.
     """
 
@@ -152,7 +152,7 @@ class Repetition(NamedTuple):
         record: The memory.
         draft: The draft.
         vectors: The draft's vectors; None without a model.
-        redacted: The kinds of the secrets that were removed from the draft.
+        redacted: The kinds of secrets that were removed from the draft.
         at: The time of the repetition.
     """
 
@@ -207,7 +207,7 @@ class Repetition(NamedTuple):
             merged += ("trust",)
         end_of_chain = None
         until = self.draft.valid_until
-        if not isinstance(until, datetime) or until >= self.at:  # else it is no longer true
+        if not isinstance(until, datetime) or until >= self.at:  # not expired
             end_of_chain = find_end_of_chain(self.store, self.record, self.at)
         if end_of_chain is not None:
             merged += ("corrects",)

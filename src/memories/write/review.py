@@ -30,8 +30,8 @@ from memories.write.writer import Writer
 _WORD = re.compile(r"\w+")
 # Channels of programs, which are not allowed to review memories, since they would accept anything.
 _PROGRAMS = ("mcp", "hook", "import", "chat")
-# Channels whose caller checks who is deciding, because a server doesn't run in the user's
-# environment.
+# A server can't tell from its own environment who is deciding, so callers on these channels check
+# that themselves.
 _SERVED = ("http", "page")
 
 
@@ -40,8 +40,8 @@ class ReviewFilters(TypedDict, total=False):
 
     Attributes:
         tags: Tags that each memory must have.
-        trust: Only memories with this trust: see `Origin`.
-        written_by: Only memories by this writer: see `Origin.by`.
+        trust: Only memories with this trust; see `Origin`.
+        written_by: Only memories by this writer; see `Origin.by`.
         since: Only memories from this time or later: an aware datetime, or text such as "7d".
         until: Only memories from this time or earlier.
         import_id: Only memories from this import.
@@ -95,7 +95,8 @@ class Rivals(NamedTuple):
     Attributes:
         import_id: The import that added the memory; None if it was not imported.
         duplicates: Memories that say the same thing.
-        similar_to: Memories that are similar but differ, so one of the two may be wrong.
+        similar_to: Memories that are similar but differ. One of them or the memory under review may
+            be wrong.
     """
 
     import_id: str | None
@@ -357,7 +358,7 @@ class Review:
             review = Reviewed(record.ref.group, True, memory, is_outdated=is_outdated)
             return review, () if applied.ended is None else (applied.ended,)
         draft = versions.to_draft(record)
-        if content not in (None, record.text):  # the data describes the old text
+        if content not in (None, record.text):  # `data` describes the old text
             draft = replace(draft, content=content, data=None)
         superseded = self._find_superseded(draft, record)
         latest = None

@@ -102,8 +102,8 @@ class Rollback(NamedTuple):
     """A rollback of one namespace.
 
     Attributes:
-        lookup: The namespace. Its store keeps the origin of added records, which repeat versions by
-            other writers.
+        lookup: The namespace. Its store doesn't change the origin of records that are added, since
+            they repeat versions by other writers.
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
@@ -223,8 +223,8 @@ class Rollback(NamedTuple):
         return Restoration("update", latest, then)
 
     def _was_linked_later(self, older: Record) -> bool:
-        """Return whether a memory was linked to its correction after the time to roll back to,
-        without any other change, as when a proposal of `memory tidy` is accepted.
+        """Return whether a memory was linked, after the time to roll back to, to a correction that
+        already existed then, as when a proposal of `memory tidy` is accepted.
         """
         newer_id = older.fields.get("corrected_by")
         if newer_id is None or versions.read_correction_link(older, self.to) is not None:
@@ -257,8 +257,8 @@ class Rollback(NamedTuple):
     def _existed(self, record: Record) -> bool:
         """Return whether a version existed at the time to roll back to.
 
-        A backdated version that was written later did not exist, unless the difference is small
-        enough to be that between two machines' clocks.
+        A backdated version that was written later did not exist, unless the difference is so small
+        that the clocks of two machines explain it.
         """
         if record.created_at > self.to:
             return False
@@ -347,7 +347,7 @@ class Rollback(NamedTuple):
         newer_id = then.fields.get("corrected_by")
         if newer_id is None or versions.read_correction_link(then, self.to) is not None:
             return then
-        # Restoring a link gives it a later date.
+        # A link that was restored has a later date than the original.
         newer = self._find_version_then(newer_id)
         if newer is not None and then.ref.group in newer.names("corrects"):
             return then
@@ -446,7 +446,8 @@ class Rollback(NamedTuple):
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}
             ended_by = PENDING
         if change.action == "delete":
-            # A held record that ended when it was created would be erased with its successor.
+            # With this label, a record that ended when it was created would be erased with its
+            # successor.
             labels.pop(HELD, None)
             ended_by, successor = self._end_of(then, latest)
             links = {name: then.fields.get(name) for name in versions.LINK}
@@ -500,8 +501,9 @@ def _find_written_after(
     of its entry in the audit log.
 
     Versions older than the log have no entry, so their dates are trusted. First versions whose ids
-    show when they were created are left out, since there may be a million of them. So is a memory
-    that was moved away and back: its first entry after that time is about a move away.
+    show when they were created are left out, since there may be a million of them. A memory that
+    was moved away and back is also left out: its first entry after that time is about the move
+    away.
     """
     late: dict[int, tuple[str, datetime]] = {}
     where = audit_log.chain_of(namespace)._replace(since=to)

@@ -404,8 +404,8 @@ def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
 def _find_reworded(
     writer: Writer, record: Record, rivals: Sequence[Candidate], vectors: Any
 ) -> Sequence[Record]:
-    """Return the older memory, if any, that a memory outdates by reporting a change in different
-    words.
+    """Return the older memory that a newer one makes out of date by reporting a change in different
+    words; None if there is none.
 
     Texts with the same words but different values are left to `write.compare.corrections`, since
     usually both are true, such as the ports of two services. If both texts report changes, they are

@@ -71,9 +71,9 @@ class _Prepared(NamedTuple):
     Attributes:
         draft: The draft, without secrets.
         parts: Its content in parts; usually one.
-        kinds: The kinds of the secrets that were removed.
-        original: The content with its secrets. It serves to recognize a turn that was stored by a
-            program that did not remove secrets.
+        kinds: The kinds of secrets that were removed.
+        original: The content with its secrets, to recognize a turn that another program stored
+            without removing them.
     """
 
     draft: TurnDraft

@@ -55,7 +55,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """Take a memory that is replaced out of its chain of corrections, and end it; do nothing
+        """End a memory that is replaced, and take it out of its chain of corrections; do nothing
         for None.
         """
         if superseded is not None:
@@ -66,8 +66,8 @@ class Writer(NamedTuple):
             self.store.patch([patch])
 
     def retire_for(self, superseded: Record | None, successor: Record, at: datetime) -> Record:
-        """End a memory that a stored one replaces; return the stored one with its links, which may
-        have changed.
+        """End a memory that is replaced; return its successor with its links, which may have
+        changed.
         """
         if superseded is None:
             return successor

@@ -1,10 +1,10 @@
-"""Decides by words whether a new text corrects an old one.
+"""Decides whether a new text corrects an old one, by comparing their words.
 
 A correction gives a different value for the same subject in the same place: "the port is 8080",
 "the port is 9090". Facts about two subjects don't contradict each other ("Ann's birthday is",
 "Bob's birthday is"). Neither do two events, nor two values of an attribute that can have many
-("likes tea", "likes coffee"). In doubtful cases nothing is linked, and the old fact is shown
-without a mark.
+("likes tea", "likes coffee"). In doubtful cases, the memories are not linked, and searches show the
+old one as usual.
 
 `is_correction` applies these rules after quick checks. `write.comparison` compares only memories of
 one project, and never two that both have keys. `write.links` chooses among several corrected
@@ -298,15 +298,15 @@ def _is_other_value(change: Substitution) -> bool:
 
 
 def _find_prepositions(words: Sequence[Word]) -> list[str]:
-    """Return which of the prepositions "in", "with" and "for" occur in a part, in any language."""
+    """Return which of the prepositions "in", "with" and "for" occur among words, in any language."""
     prepositions = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
     return [word.sense or word.key for word in prepositions]
 
 
 def _changes_direction(change: Substitution) -> bool:
-    """Return whether only one text joins two values ("to A and B", "from B"), or one text is about
-    going to a place and the other about coming from another place. In either case, both may be
-    true.
+    """Return whether one text gives two values and the other one value ("to A and B", "from B"), or
+    one text is about going to a place and the other about coming from another place. In both cases,
+    both texts may be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):

@@ -1,4 +1,5 @@
-"""Decides by words whether a new text repeats an old one; `corrections` decides the rest.
+"""Decides whether a new text repeats an old one, by comparing their words. `corrections` decides
+whether it corrects the old one.
 
 Vectors can't tell a correction from a repetition ("port 8080", "port 9090": cosine 0.98). So a text
 is a duplicate only if every word of either text has a counterpart in the other, in an order with
@@ -60,7 +61,7 @@ class Relation(StrEnum):
     SAME = "same"
     DUPLICATE = "duplicate"
     DIFFERS = "differs"  # similar, with a difference that may be a correction
-    UNRELATED = "unrelated"  # or words alone show no relation
+    UNRELATED = "unrelated"  # or the words show no relation
 
 
 class TextComparison(NamedTuple):
@@ -115,7 +116,7 @@ def compare_words(
         return TextComparison(Relation.UNRELATED)
     codes = detect_languages(new, old)
     is_close = similarity is not None and similarity >= threshold
-    needs_difference = is_close and explain  # otherwise, knowing that there is one is enough
+    needs_difference = is_close and explain  # otherwise, it is enough to know that the texts differ
     if not needs_difference and _surely_differ(new, old, codes):
         return TextComparison(Relation.UNRELATED)
     new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)

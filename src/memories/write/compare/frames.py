@@ -1,4 +1,6 @@
-"""Reduces two texts to their frames, and finds the only place where the frames differ."""
+"""Reduces two texts to their frames (the words that matter in a correction), and finds the only
+place where the frames differ.
+"""
 
 import functools
 from collections.abc import Iterable, Sequence, Set

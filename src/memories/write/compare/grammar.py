@@ -275,7 +275,7 @@ class _Construction(NamedTuple):
     """A construction: the pattern that recognizes it, and the form that replaces it.
 
     Attributes:
-        parts: The left side of the construction's line in the file.
+        parts: The left side of the construction's line in constructions.txt.
         needed: Sets of words. A text with the construction contains at least one word of each set.
         form: The right side of the construction's line.
     """
@@ -391,7 +391,7 @@ _CHECKS = {
 }
 
 
-# --- the file
+# --- constructions.txt
 
 # The words that fit each kind of slot.
 _CLASSES = {

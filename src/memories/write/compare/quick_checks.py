@@ -18,8 +18,7 @@ _MAX_CHARACTERS = 400  # a longer text usually makes several statements
 
 
 def may_be_related(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
-    """Return whether a new text may repeat or correct an old one. If so, their words must be
-    compared.
+    """Return whether a new text may repeat or correct an old one; if so, compare their words.
 
     Args:
         new: The new text.
@@ -71,6 +70,9 @@ def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
     """Return whether two texts have enough words in common for a correction."""
     new_words, old_words = {*new}, {*old}
     count = max(len(new_words), len(old_words))
-    if new_words & {"from", "instead"}:  # one text also announces the change
+    if new_words & {
+        "from",
+        "instead",
+    }:  # the new text may announce a change, which takes more words
         count = min(len(new_words), len(old_words))
     return len(new_words & old_words) >= _MIN_SHARED * count

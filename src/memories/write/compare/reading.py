@@ -128,7 +128,9 @@ def parse_text(text: str, codes: Sequence[str] = ()) -> ParsedText:
 
 
 def detect_languages(new: str, old: str) -> Sequence[str]:
-    """Return the languages of two texts, other than English. Both together show them better."""
+    """Return the languages of two texts, other than English. The texts are examined together, since
+    one alone may be too short.
+    """
     return languages.detect(f"{new[:_SHOWS]} {old[:_SHOWS]}")
 
 
@@ -181,7 +183,9 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _dial(number: re.Match[str]) -> str:
-    """Return a long number in one form: `+` and digits, or with hyphens for spaces."""
+    """Return a phone number or other long number in its standard form: `+` and digits, or with
+    hyphens instead of spaces.
+    """
     if number[1]:
         digits = re.sub(r"\D", "", number[0])
         return f"+{digits.lstrip('0')}"
@@ -492,8 +496,8 @@ def _is_participle(key: str) -> bool:
 
 
 def _mark_places(words: list[Word]) -> list[Word]:
-    """Mark prepositions of time, which are optional, and prepositions before an address or an
-    employer, which are equivalent.
+    """Mark prepositions of time as optional, and prepositions before an address or an employer as
+    equivalent.
     """
     marked = []
     for i, word in enumerate(words):

@@ -1,7 +1,7 @@
-"""Defines the words of compared texts, writes numbers, dates and times in one standard form, and
-provides the lists of vocabulary.txt as sets and tables.
+"""Defines `Word`, writes numbers, dates and times in one standard form, and provides the lists of
+vocabulary.txt as sets and tables.
 
-Importing this module reads the file, so only code that compares texts imports it.
+Importing this module reads that file, so only code that compares texts imports it.
 """
 
 import re
@@ -14,7 +14,7 @@ from memories.languages.text import STOP_WORDS
 
 
 def _read_lines() -> dict[str, str]:
-    """Return the file's lines by name; lines with the same name are joined."""
+    """Return the lines of vocabulary.txt by name; lines with the same name are joined."""
     lines: dict[str, list[str]] = {}
     text = Path(__file__).with_name("vocabulary.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
@@ -150,7 +150,7 @@ class Word(NamedTuple):
     Attributes:
         key: The form used in comparisons.
         shown: The word as it was written.
-        exact: Whether the word doesn't match its inflections.
+        exact: Whether the word matches only itself, not its inflections.
         opens: Whether it begins a sentence, so that the case of its first letter doesn't matter.
         definite: Whether it follows "the", "my" or a similar word; see `frames`.
         literal: Whether it is part of code, a command or a value, and so doesn't match its
@@ -171,7 +171,7 @@ class Word(NamedTuple):
 
     @property
     def is_capitalized(self) -> bool:
-        """Whether it was written with a capital letter."""
+        """Whether the word was written with a capital letter."""
         return self.shown[:1].isupper()
 
 
@@ -300,7 +300,7 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
 
 
 def _part_at_end(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the last words if they name a part of an hour, such as "half past"; else none."""
+    """Return the last words if they name a part of an hour, such as "half past"; else nothing."""
     for part in (words[-1:], words[-2:]):
         if " ".join(keys_of(part)) in _PARTS:
             return part

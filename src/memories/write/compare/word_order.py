@@ -217,9 +217,9 @@ def _is_name_with_role(name: Sequence[Word], role: Sequence[Word]) -> bool:
 
 
 def _sort_pair(words: Sequence[Word]) -> list[Word]:
-    """Sort the words around a text's only "and" alphabetically if their order doesn't matter. It
-    doesn't for names at the start or end of the text, nor for other words at its end after "is" or
-    a preposition, unless they may be verbs.
+    """Sort the words around a text's only "and" alphabetically if their order doesn't matter. The
+    order of names doesn't matter at the start or end of the text. The order of other words doesn't
+    matter at the end, after "is" or a preposition, unless they may be verbs.
     """
     words = list(words)
     ands = [i for i, word in enumerate(words) if word.key == "and"]
@@ -342,8 +342,8 @@ def _ends_clause(words: Sequence[Word], at: int) -> bool:
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
-    """Return the position of the first of these words from a start position on; the end if none of
-    them occurs.
+    """Return the position of the first of these words, from a start position on; the length of the
+    text if none of them occurs.
     """
     for i in range(start, len(words)):
         if words[i].key in keys:
