@@ -298,7 +298,7 @@ def _is_other_value(change: Substitution) -> bool:
 
 
 def _find_prepositions(words: Sequence[Word]) -> list[str]:
-    """Return which of the prepositions "in", "with" and "for" occur among words, in any language."""
+    """Return the prepositions "in", "with" and "for" that occur among words, in any language."""
     prepositions = [word for word in words if word.sense in {"in", "with"} or word.key == "for"]
     return [word.sense or word.key for word in prepositions]
 

@@ -73,6 +73,6 @@ def _share_words(new: Sequence[str], old: Sequence[str]) -> bool:
     if new_words & {
         "from",
         "instead",
-    }:  # the new text may announce a change, which takes more words
+    }:  # the new text may announce a change, in more words
         count = min(len(new_words), len(old_words))
     return len(new_words & old_words) >= _MIN_SHARED * count
