@@ -40,15 +40,15 @@ NOT_RECORDED = (
 )
 NOT_SWITCHED = "Memory was not switched on or off, because that can't be recorded: {reason}."
 RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
-# -P: never import a folder called `memories` in the agent's working folder instead of this package.
+# -P keeps Python from importing a folder `memories` in the agent's working folder.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
 _COMPACTS_EACH_TURN = ("gemini",)  # hosts that send pre-compact on every turn
 # Hosts that send the model a resumed session's earlier contexts again.
 _RESEND_CONTEXTS = ("claude-code", "codex", "gemini")
-# Hosts that get the session block with the first prompt. Gemini CLI joins the output of a
-# session-start hook to the first prompt. Then it reads files that a memory mentions as @PATH,
-# doesn't recognize a command, and leaves the prompt out of a resumed session.
+# Hosts that get the session block with the first prompt. Gemini CLI would prepend the output of a
+# session-start hook to the first prompt. As a result, it would read files that a memory mentions as
+# @PATH, not recognize a command, and drop the prompt from a resumed session.
 _BEGINS_WITH_PROMPT = ("gemini",)
 # Hosts that may run several of our hooks for one event: Cursor also runs other hosts' hooks, and
 # Codex those of the project in addition to the user's.
@@ -262,7 +262,7 @@ class EventHandler:
         is_prompt = self.call.event == "user-prompt"
         has_identity = self.state.off_for_session and self.state.namespace is not None
         if self.call.event == "session-end" and (self.state.on or has_identity):
-            # otherwise the MCP server would keep using the identity
+            # otherwise the MCP server would keep using the session's identity
             self._add_facts({session.ENDED: True})
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
@@ -286,7 +286,8 @@ class EventHandler:
     def _reply_to_start(self, announce: "Callable[[], None]", *, is_resumed: bool) -> Reply:
         source = self.event.text("source")
         if not self._is_first("given", source):
-            self._add_facts({session.ENDED: False})  # it may have ended and been resumed at once
+            # the session may have ended and resumed at the same moment
+            self._add_facts({session.ENDED: False})
             return Reply()
         facts = {
             **self._start_facts(),
@@ -329,9 +330,9 @@ class EventHandler:
         notice = MISSED if has_missed else ""
 
         def announce() -> None:
-            """Send the notice about the missed recall and the session block, if any.
+            """Send the session block and the notice about a missed recall, if there are any.
 
-            Nothing slow may happen before the notice is sent: this hook may be killed, too.
+            Nothing slow may happen before the notice is sent, because this hook may be killed too.
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})
@@ -377,7 +378,7 @@ class EventHandler:
             self.call.send_interim(answer)
 
     def _add_facts(self, facts: "dict[str, object]") -> str:
-        """Add facts to the session's file; return why they can't be written."""
+        """Add facts to the session's file; return the reason if they can't be written, else ""."""
         return session.try_add_facts(self.home, self.event.session_name, **facts)
 
     def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
@@ -422,7 +423,7 @@ class EventHandler:
         return reply
 
     def capture(self, name: str = "") -> bool:
-        """Append the useful part of the event to the inbox, without private text.
+        """Append the useful part of the event, without private text, to the inbox.
 
         Args:
             name: The name of the inbox event; by default, the name of this event.
@@ -491,7 +492,7 @@ def _answer_here(request: RecallRequest) -> HookContext:
 
 
 def store_mark() -> str:
-    """Return a hash of the store's URL in `MEMORY_STORE`; empty if that is not set."""
+    """Return a hash of the store URL in `MEMORY_STORE`; empty if the variable is not set."""
     url = os.environ.get("MEMORY_STORE")
     if not url:
         return ""

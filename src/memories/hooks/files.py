@@ -1,4 +1,4 @@
-"""The hooks' files: finds their paths, and creates private files and folders.
+"""Finds the paths of the hooks' files, and creates private files and folders.
 
 The paths are found without loading the settings, which would be too slow for a hook that only
 appends to the inbox.
@@ -28,7 +28,7 @@ class UnsafeFolder(OSError):
 
 
 def try_write(write: "Callable[[], object]") -> str:
-    """Call a function that writes; return why that failed, or an empty string.
+    """Call a function that writes a file; return the reason if it fails, else an empty string.
 
     Raises:
         UnsafeFolder: Other users may write to the folder.

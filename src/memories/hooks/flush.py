@@ -1,7 +1,7 @@
 """The flusher: stores the inbox as conversation turns, proposals and session notes.
 
-Events leave the inbox only after they are completely stored. If a flusher is killed, the next one
-recognizes what is already stored: a turn by its text and its number among turns with the same
+An event leaves the inbox only after everything in it is stored. If a flusher is killed, the next
+one recognizes what is already stored: a turn by its text and its number among turns with the same
 text, a memory by its text.
 """
 
@@ -265,7 +265,7 @@ def store_session(
         readable: All memories that the session may read, in the same store.
         source: The session.
         utterances: Its utterances, in order.
-        leaves_note: Whether to store a note, because the session ends or its context is compacted.
+        leaves_note: Whether to store a note. True if the session ends or its context is compacted.
     """
     turns = [said for said in utterances if said.role != TOOL and said.text]
     turn_ids: dict[Utterance, str] = {}
@@ -303,7 +303,7 @@ def _store_note(memories: Memories, source: SessionSource, known: KnownTexts) ->
 def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool]) -> str:
     """Return a session's note: its first request and its last answer, each cut to one line.
 
-    "start as bob" is not a request.
+    A prompt that only switches memory, such as "start as bob", is not a request.
 
     Args:
         turns: The role and text of each turn, in order.
@@ -321,9 +321,9 @@ def write_note(turns: Sequence[tuple[str, str]], was_shown: Callable[[str], bool
 
 
 def _shorten_first(texts: Iterable[str], max_tokens: int, was_shown: Callable[[str], bool]) -> str:
-    """Return the first text with a new sentence, shortened; empty if there is none.
+    """Return the first text that says anything new, shortened; empty if there is none.
 
-    A suspicious text is left out entirely: not every sentence of an attack looks suspicious.
+    A suspicious text is skipped as a whole, since not every sentence of an attack looks suspicious.
     """
     for text in texts:
         short = _shorten(text, max_tokens, was_shown)

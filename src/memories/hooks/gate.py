@@ -1,23 +1,21 @@
-"""The gate of the prompt hook: rates how much a prompt needs a text that the user did not ask for,
-and holds the thresholds.
+"""The prompt hook's gate: rates how likely a prompt is to need a text, and holds the thresholds.
 
-A search always finds something, whether or not the prompt needs it. The gate estimates the log-odds
-that a prompt needs a text, in any language. `prompt_recall` lets texts that reach a threshold pass,
-unless another text is rated much higher:
+A search always finds something, whether or not the prompt needs it. So the gate estimates the
+log-odds that a prompt needs a text, in any language. `prompt_recall` recalls the texts that reach a
+threshold, unless another text is rated much higher:
 
     rating = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
                 + 0.158 × word_score + 2.31 × spelling - 1.857 × everywhere
 
-    need        how much more likely than the average prompt this one needs a memory, as log-odds;
-                see `embedders.scores`. 0 if unknown.
-    size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as
-                "go on" need nothing. Bytes are comparable across scripts; characters are not.
+    need        how much more likely this prompt is to need a memory than the average prompt, as
+                log-odds; see `embedders.scores`. 0 if unknown.
+    size        the length of the prompt in bytes of UTF-8, at most 100. Short prompts such as "go
+                on" need no memory. Bytes are comparable across scripts; characters are not.
     meaning     the log-odds of the calibrated similarity: slope × (cosine - middle). Log-odds are
                 comparable across embedders; cosines are not. 0 if unknown.
-    behind      this meaning minus `best`, that of the project's most similar memory: at most 0.
-                Without a project, it is that of the most similar memory; for turns, that of the
-                most similar turn.
+    behind      the meaning minus the highest meaning of the project's memories; at most 0. Without
+                a project, all memories are compared. A turn is compared with turns.
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
                 "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
                 if this or the meaning is unknown.
@@ -35,7 +33,7 @@ nothing for a prompt that needs nothing matters more than any single pair. This 
 thresholds were chosen on the development half of `bench/eighteen_projects`, for which need and
 relation were fitted with half of the stores held out. The final need and relation were fitted on
 all development data. All coefficients were fitted with MiniLM. For e5, only the weights of need and
-relation are different. Longer prompts than those of `bench/histories` count as 100 bytes long.
+relation are different. Prompts longer than those in `bench/histories` count as 100 bytes long.
 docs/benchmarks.md has the results on both halves.
 """
 
@@ -47,12 +45,12 @@ from memories.languages.text import coverage, is_unspaced
 
 MAX_MEMORIES = 5  # maximum number of memories that a prompt recalls
 THRESHOLD = -2.67  # minimum rating
-# Maximum distance from the rating of the best memory. A prompt that has a clear answer seldom
+# Maximum distance below the rating of the best memory. A prompt that has a clear answer seldom
 # needs anything that has a much lower rating.
 _DISTANCE = 3.4
 # A memory of another project that the prompt doesn't name is recalled only if its rating is at
-# least CLEARLY_NEEDED (odds of about three to one), and at least CLEARLY_BETTER above that of the
-# best memory of the session's own project.
+# least CLEARLY_NEEDED (odds of about three to one) and exceeds the best rating in the session's own
+# project by at least CLEARLY_BETTER.
 CLEARLY_NEEDED = 1.0
 CLEARLY_BETTER = 1.0
 
@@ -90,16 +88,16 @@ class Gate:
 
         Args:
             text: The text.
-            meaning: The log-odds of the calibrated similarity of text and prompt; None if it is
-                unknown, or if the embedder does not understand their language.
+            meaning: The log-odds of the calibrated similarity of the text and the prompt; None if
+                it is unknown, or if the embedder does not understand their language.
             word_score: The BM25 score of the words that the text and the prompt share.
-            best: The meaning with which `behind` is computed, if any.
+            best: The highest meaning, from which `behind` is computed; None if it is unknown.
             relation: See `embedders.scores`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
         Returns:
-            The log-odds that the prompt needs the text; minus infinity if the two share no word
-            and the meaning is unknown.
+            The log-odds that the prompt needs the text; minus infinity if the meaning is unknown
+            and the two share no words.
         """
         if meaning is None and word_score <= 0:
             return -math.inf
@@ -119,8 +117,8 @@ def threshold(best: float) -> float:
     """Return the minimum rating of the memories that a prompt needs.
 
     Args:
-        best: The highest rating of a memory in the session's own project or, for memories of a
-            project that the prompt names, in either project.
+        best: The highest rating of a memory in the session's own project. For a memory of another
+            project that the prompt names, that project's memories count too.
     """
     return max(THRESHOLD, best - _DISTANCE)
 

@@ -1,7 +1,7 @@
 """The process of `memory hook`: handles one host event by a deadline, and never breaks the agent.
 
 The work runs in a child process. If the child crashes, waits for a lock, fills a disk or hangs in a
-library, the hook still exits with code 0 by the deadline, prints a complete response, an interim
+library, the hook still exits with code 0 by the deadline. It prints a complete response, an interim
 response or nothing, and logs the reason in `hooks.log`. The parent does not touch the disk. This
 module imports almost nothing.
 
@@ -9,12 +9,12 @@ The life of a response:
 
 1. The parent starts the child, and reads from a pipe until the deadline. A hook whose process
    started late gets extra time, but only for reading the event.
-2. The child reads the event. Before it recalls anything, it sends an interim response, which is
-   empty, reports that an earlier recall was too slow, or (for Gemini CLI) has the session block.
-   This ends the extra time.
+2. The child reads the event. Before it recalls anything, it sends an interim response, which ends
+   the extra time. The interim response may be empty, report that an earlier recall was too slow, or
+   (for Gemini CLI) contain the session block.
 3. The child sends the response and closes the pipe. The parent prints the response.
 4. If the child fails or is late, the parent prints the last interim response instead. A child that
-   crashed or is late can't log the reason, so a second one does.
+   crashed or is late can't log the reason, so a second child does.
 5. The first child does the follow-up work after its response, so the host doesn't wait for it.
 """
 
@@ -132,7 +132,7 @@ def _answer_event(
     if error:
         _run_in_child(_record_failure, (call, error), _REPORT_SECONDS, kill_overdue=False)
     if answer:
-        if hasattr(signal, "setitimer"):  # in case the host does not read the response
+        if hasattr(signal, "setitimer"):  # the host may not read the response
             signal.signal(signal.SIGALRM, _stop)
             signal.setitimer(signal.ITIMER_REAL, _seconds_left(call))
         _write_all(1, answer)
@@ -198,13 +198,14 @@ def _run_in_child(
     *,
     kill_overdue: bool = True,
 ) -> tuple[bytes, str]:
-    """Do some work in a child process; return the response, and any error to record.
+    """Do some work in a child process; return the response, and the error to record, if any.
 
     If the work fails or takes too long, the last interim response is returned instead.
 
     Args:
         work: The work.
-        arguments: The arguments for the work, except the last.
+        arguments: The arguments for the work. A function that sends an interim response is
+            appended.
         seconds: How long to wait for the response.
         reading_seconds: Extra time for reading the event; it ends when the first interim response
             arrives.
@@ -296,7 +297,7 @@ def _run_with_timer(
 
 
 def _stop(*_: object) -> None:
-    """End this process and its child at once; the response is printed completely or not at all."""
+    """End this process and its child at once. The response is printed completely or not at all."""
     for child in _children:
         os.kill(child, signal.SIGKILL)
     os._exit(0)

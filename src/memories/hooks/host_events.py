@@ -1,6 +1,6 @@
 """Host-specific formats of events and responses.
 
-Hosts use different names for the same things, and add their own text to the user's.
+Hosts use different names for the same things, and add their own text to the user's prompts.
 """
 
 import json
@@ -37,8 +37,8 @@ _HOST_TAGS = (
     "|ide_selection|user-prompt-submit-hook|post-tool-use-hook|cross-session-message"
     "|mcp-resource-update|mcp-polling-update|fork-boilerplate"
 )
-# An element without an end tag was cut off, so the text ends with it. In the middle of a line, the
-# user only mentions the tag.
+# An element without an end tag was cut off, so it is the end of the text. In the middle of a line,
+# the user only mentions the tag.
 _HOST_ELEMENT = (
     rf"<({_HOST_TAGS})\b[^<>]*>.*?</\1\s*>|^[ \t]*<(?:{_HOST_TAGS})\b[^<>]*>.*"
     r'|<terminal name="[^"<>]*">.*?</terminal>'
@@ -117,8 +117,8 @@ class HostEvent:
     def is_of_subagent(self) -> bool:
         """Whether the event is from a subagent, for which Codex runs the session's hooks, too.
 
-        Codex's reviewer has no id, but a transcript of its own. A transcript's name contains the id
-        of its thread.
+        Codex's reviewer sends no agent id, but names its own transcript. A transcript's name
+        contains the id of its session, so the reviewer's does not contain this session's id.
         """
         transcript = self.text("transcript_path")
         is_rollout = self.host == "codex" and "rollout-" in transcript
@@ -190,7 +190,7 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def remove_frames(text: str) -> str:
-    """Remove text that hosts and hooks insert into prompts, even where an answer repeats it."""
+    """Remove text that hosts and hooks insert into prompts, even if an answer repeats it."""
     parts = []
     start = position = 0
     while (frame := text.find(_FRAME_START, position)) >= 0:
@@ -207,9 +207,7 @@ def remove_frames(text: str) -> str:
 
 
 def _end_of_frame(text: str, boundary: str, position: int) -> int:
-    """Return the end of the frame with this boundary, or the end of the text if the frame is not
-    closed.
-    """
+    """Return where the frame with this boundary number ends; if it is not closed, the text's end."""
     while (closing := text.find(_FRAME_END, position)) >= 0:
         line_end = text.find("\n", closing)
         if line_end < 0:

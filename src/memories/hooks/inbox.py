@@ -129,7 +129,7 @@ def remove(home: str, name: str, length: int) -> None:
 
 
 def put_aside(home: str, name: str) -> str:
-    """Move a session's file aside, since its events can't be stored; return the new path."""
+    """Move a session's file aside because its events can't be stored; return the new path."""
     folder = files.private_folder(home, files.INBOX, REFUSED)
     source = os.path.join(home, files.INBOX, name + SUFFIX)
     target = os.path.join(folder, f"{name}.{os.urandom(4).hex()}")

@@ -1,4 +1,4 @@
-"""The context that a hook gives a model: the session block, or what a prompt recalls.
+"""The context that a hook gives a model: the session block, or the texts that a prompt recalls.
 
 A session starts with the block that `identity.session_block` renders. If the scratchpad is up to
 date, no store is opened for the block. `prompt_recall` finds the memories and turns that a prompt
@@ -238,7 +238,7 @@ def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext
 def _block_with_memories(
     request: RecallRequest, situation: Situation, wanted: session_block.BlockRequest
 ) -> session_block.SessionBlock:
-    """Return the block from a scratchpad, brought up to date first if the store may be asked."""
+    """Return the block from a scratchpad, refreshed first if the store may be asked."""
     with open_memories(situation.config, situation) as memories:
         if request.asks_store:
             return session_block.build_for_request(memories, wanted)
@@ -254,8 +254,8 @@ def _block_with_memories(
 def is_served(session: str, folder: str) -> bool:
     """Return whether a session's host has the tools of the MCP server.
 
-    `memory connect` always connects the server along with the hooks, and keeps a receipt. The
-    OpenClaw plugin has tools with the same names.
+    `memory connect` always connects the server together with the hooks, and records this in a
+    receipt. The OpenClaw plugin has tools with the same names.
 
     Args:
         session: The session's name, or only the host's.

@@ -6,9 +6,9 @@ decision, something about the user, a preference, a cause, a lesson. A user's En
 also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
 proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
 its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
-instructions that concern only the current task are left out. So are log lines, and what follows a
-line such as "Summarize this email:", since someone else wrote it; a request to remember counts even
-there.
+instructions that concern only the current task are left out. So are log lines, and the text after a
+line such as "Summarize this email:", since someone else wrote it. Only a request to remember counts
+even there.
 """
 
 import functools
@@ -26,7 +26,8 @@ from memories.languages import gloss
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
 _MAX_SENTENCES = 500  # maximum number of sentences read in a message; a longer one was pasted
-# The minimum length of a sentence in the Latin alphabet; after "remember", it may be shorter.
+# The minimum length of a sentence in the Latin alphabet. After "remember", a sentence may be
+# shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
 _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS = 6, 2
 _MIN_LETTERS = 0.6  # minimum fraction of a sentence that must be letters or spaces
@@ -41,7 +42,7 @@ _STATEMENT = "statement"  # a sentence that needs no phrase because it is rated 
 # rating of the English gloss of a sentence in another language.
 _MIN_WORTH, _WORTH_OF_PHRASE, _MIN_WORTH_OF_GLOSS = -0.6, 1.0, -0.7
 _WITHOUT_LABEL = ("preference:", "important")  # labels that don't become part of the memory
-# If one of these leads from "remember" to the fact, the fact needs no verb.
+# If one of these comes between "remember" and the fact, the fact needs no verb.
 _CLEAR_LEADS = (
     " that ", ":", "—", "–", " dass ", " que ", " che ", " dat ", " что ", " że ", " що ",
     " ki ", " että ", " rằng ", " ότι ", " πως ",
@@ -118,7 +119,7 @@ _NEVER = re.compile(r"(?!)")
 
 
 class Language(NamedTuple):
-    """A language's patterns, for folded text.
+    """A language's patterns, for text normalized by `languages.fold`.
 
     Attributes:
         patterns: The patterns by name: for each kind of phrase, and for contexts in which a phrase
@@ -203,7 +204,7 @@ def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
 def _hands_over(sentence: str, message: str) -> bool:
     """Return whether a line introduces a text by someone else, such as an email to summarize.
 
-    A quoted text and an address need no such line: the user's own sentences follow them.
+    A line before a quotation or a URL doesn't count, because the user's own sentences follow these.
     """
     rest = message.partition(sentence)[2] if sentence.endswith((":", "：")) else ""
     following = rest.lstrip()
@@ -219,7 +220,7 @@ def _hands_over(sentence: str, message: str) -> bool:
 
 
 def _find_request(sentence: str, following: str) -> CandidateSentence | None:
-    """Return the fact that a user wants remembered; after a colon, it may be the next sentence."""
+    """Return the fact that a user wants remembered; after a colon, this may be the next sentence."""
     if _pattern("remembered").search(sentence):
         return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
     match = _pattern("remember_that").match(sentence)

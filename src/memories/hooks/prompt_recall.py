@@ -218,10 +218,10 @@ def _build(
     projects: Sequence[str],
     limits: TextLimits,
 ) -> tuple[dict[str, Any], str]:
-    """Return the parts of a context that fits the limits, and its text, empty if nothing is new.
+    """Return the parts and the text of a context that fits the limits; no text if nothing is new.
 
-    The builder measures a longer format than this text has, so the first budget usually fits. Each
-    retry searches again with a smaller budget.
+    The builder counts the tokens of a different format, which is longer, so the first attempt
+    usually fits. Each further attempt searches again with a smaller budget.
     """
     characters, tokens = limits
     budget = min(tokens, config.context_token_budget or tokens)
@@ -232,9 +232,9 @@ def _build(
         builder = ContextBuilder.from_config(gateway, config, budget)
         # The builder reads through `context.gathering` and `context.gateway`, which call
         # `_GatedBackend.recall` and `_GatedBackend.recall_turns`. Without a store, `recall` raises
-        # `StoreUnreachable`, and `context.gathering` then calls `recall_offline` of the gateway.
+        # `StoreUnreachable`, and `context.gathering` then calls the gateway's `recall_offline`.
         # `recall` and `recall_offline` are asked for at least twice `top_k` memories; the admission
-        # keeps `top_k`. The number of turns is only limited by the budget.
+        # keeps `top_k`. Only the budget limits the number of turns.
         built = _leave_out(builder.build_recall(prompt), state)
         text = ""
         if built["memories"] or built["recalled"]:
@@ -273,10 +273,10 @@ def id_of_turn(turn: "HistoryTurn") -> str:
 class _GatedBackend(EngineBackend):
     """A backend that recalls only memories and turns that pass the gate.
 
-    For memories, the gate's thresholds apply (`_select`), not those of the search: even a candidate
-    that the search would drop can pass, if its confidence is high enough. A turn must pass both
-    the search and the gate, whose threshold is the same for all turns. Neighbours of turns need not
-    pass the gate.
+    For memories, the gate's thresholds apply (see `_select`), not those of the search. So a
+    candidate that the search would drop can still pass, if its confidence is high enough. A turn
+    must pass both the search and the gate, whose threshold is the same for all turns. Neighbours of
+    turns need not pass the gate.
     """
 
     def __init__(
@@ -335,8 +335,8 @@ class _GatedBackend(EngineBackend):
             embedder = results[0].query.embedder
             space = None if embedder is None else embedder.space
             now = results[0].query.judged_at
-            # An expired memory must not precede an older one. Selected ones are left out below, by
-            # their verdicts, and the trace says why.
+            # An expired memory must not be inserted before an older one. Selected memories that
+            # have expired are left out later because of their verdicts, and the trace says why.
             valid = [
                 entry for name, entry in rated.items() if not has_expired(self._records[name], now)
             ]
@@ -406,7 +406,7 @@ class _GatedBackend(EngineBackend):
 
 
 class _GatedGateway(WithScratchpad):
-    """A gateway that falls back on the scratchpad, whose memories must also pass the gate."""
+    """A gateway that falls back to the scratchpad, whose memories must also pass the gate."""
 
     def __init__(self, backend: _GatedBackend, seconds: float | None) -> None:
         super().__init__(backend.memories, backend=backend, timeout_seconds=seconds)
@@ -432,8 +432,8 @@ class _Rater:
         """Rate how much a prompt needs memories, and how closely each candidate relates to it.
 
         Args:
-            results: The results of the prompt's searches; the last one is limited to the project,
-                if there is one.
+            results: The results of the prompt's searches. If there is a project, the last search is
+                limited to it.
         """
         in_project = results[-1]  # without a project, the search of everything
         query = in_project.query
@@ -546,7 +546,9 @@ def _replace_corrected(
 def _add_newer(
     current: Iterable[Rated], candidates: Sequence[Rated], space: "Space | None"
 ) -> list[Rated]:
-    """Add the newer memory that may replace a memory, before it; it need not have passed the gate.
+    """Insert, before each memory, the newer one that may replace it.
+
+    The newer memory need not have passed the gate.
 
     A correction in different words isn't linked to the memory that it corrects, and a prompt often
     resembles the older memory more; see `search.put_newer_first`. The older memory stays, because

@@ -105,7 +105,7 @@ def propose(
         window = window_key(source.conversation, utterance.at)
         found = candidates(utterance.text, utterance.role, rate)
         if found and utterance.role != USER and find_marks(utterance.text):
-            continue  # it gives instructions to a model
+            continue  # the text may give instructions to a model
         for candidate in found:
             if not policy.should_store(candidate.kind, candidate.confidence):
                 continue
@@ -151,8 +151,9 @@ class KnownTexts:
     def has(self, sentence: str, role: str) -> bool:
         """Return whether a sentence is already known.
 
-        Memories shown to the session count only for agents, which repeat them. A user's own words
-        may have caused a hook to show a memory of another project.
+        Memories shown to the session make a sentence known only if an agent says it, since agents
+        repeat what they read. If the user says it, that prompt may be why a hook showed the memory,
+        perhaps one of another project.
         """
         if role != USER and self.was_shown(sentence):
             return True

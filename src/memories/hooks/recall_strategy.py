@@ -18,7 +18,8 @@ TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    # The arguments are the request, and how long to wait until the response begins, and after that.
+    # The arguments are the request, how long to wait for the response to begin, and how long after
+    # that.
     AskServer = Callable[[bytes, float, float], bytes | None]
     AnswerHere = Callable[["RecallRequest"], "HookContext"]
 
@@ -107,8 +108,8 @@ class HookContext:
         namespace: The namespace whose memories the text shows.
         shown: The ids of the memories and turns in the text.
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
-        error: Why the store did not respond, so that the text comes from the scratchpad or lacks
-            turns, or why the text can't be recorded as shown; else empty.
+        error: Why the store did not respond, or why the text can't be recorded as shown; empty if
+            neither happened. Without the store, the text comes from the scratchpad or lacks turns.
         is_noted: Whether the server has already recorded the run for `memory stats`.
         wanted_store: The URL of the store to start a server for; empty if the settings ask for no
             server.
@@ -175,7 +176,7 @@ def recall_in_time(
         context = answer_by_server_or_here(
             scratchpad_request, ask_server, answer_here, _wait_for_server(request.seconds())
         )
-        _record_shown(request, context, suspect_from=None)  # meanwhile a probe may have cleared it
+        _record_shown(request, context, suspect_from=None)  # a probe may have just cleared it
         return Recall(context, probe_store=is_probe_due(request, state, now))
 
     context = answer_by_server_or_here(request, ask_server, answer_here)
@@ -208,7 +209,7 @@ def is_suspect(state: session.Session, now_ms: int) -> bool:
 
 
 def is_probe_due(request: RecallRequest, state: session.Session, now_ms: int) -> bool:
-    """Return whether the last probe was long enough ago; the start of a session never probes."""
+    """Return whether it is time for a probe; a hook at the start of a session never probes."""
     if request.prompt is None:
         return False
     elapsed_ms = now_ms - state.probed_at
@@ -227,8 +228,8 @@ def answer_by_server_or_here(
         request: The request.
         ask_server: Sends the request to a running server.
         answer_here: Answers the request in this process.
-        server_seconds: How long the server may take to begin, and as long again to finish. By
-            default, it may take the time that the store may take.
+        server_seconds: How long the server may take to begin its response, and then to finish it.
+            By default, this depends on how long the store may take.
     """
     answer = None
     if ask_server is not None:
@@ -238,9 +239,9 @@ def answer_by_server_or_here(
 
 
 def _wait_for_server(seconds: float) -> float:
-    """Return how many of the seconds that a hook has left it may wait until a server begins.
+    """Return how long a hook with this much time left may wait for a server to begin its response.
 
-    On a busy machine, a server begins later, but is still much faster than the hook's process.
+    On a busy machine, a server takes longer to begin, but is still much faster than the hook.
     """
     return min(max(seconds - _OWN_SECONDS, _SERVER_SECONDS[0]), _SERVER_SECONDS[1])
 

@@ -172,7 +172,7 @@ def examine(home: str) -> "tuple[dict[str, Any], list[Finding]]":
     findings: list[Finding] = []
     try:
         registry.aliases(registers())
-    except ConfigError as exc:  # this may switch hooks off: see `switch`
+    except ConfigError as exc:  # this can switch hooks off; see `switch`
         remedy = "until then, a project is known only by its current name"
         findings.append(Finding(str(exc), remedy))
     for run in describe_runs(home):
@@ -236,7 +236,7 @@ def record_for_stats(
         try:
             project = identify(Path(folder), record=False)
         except (ConfigError, OSError):
-            project = None  # doctor reports project names that can't be read
+            project = None  # doctor reports this
     events.note(
         config.home,
         f"hook.{event}",

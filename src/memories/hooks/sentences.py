@@ -54,7 +54,7 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Return the lines of prose, after joining the lines of wrapped sentences."""
+    """Return the text's lines of prose, with the lines of wrapped sentences joined."""
     paragraphs: list[str] = []
     length = 0  # length of the previous line, if its sentence may continue
     for line in text.split("\n"):
@@ -108,7 +108,7 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
         # Each sentence is also compared on its own, because `_all_stems` leaves out repeated words.
         parts = (text, *split_sentences(text))
         sequences = (iter(_all_stems(normal_form(part))) for part in parts)
-        # `in` consumes a sequence up to the word.
+        # Each `in` continues after the previous word, so the words must be in this order.
         has_words = any(all(word in sequence for word in words) for sequence in sequences)
         if has_words and is_negated == _is_negated(text):
             return True

@@ -106,7 +106,7 @@ def mark(shown: str) -> str:
 
     A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
     conversations, and such a name must not outlive the conversation. A hashed id stays the same, so
-    this can be applied to every id in a file; in files from earlier versions, none is hashed.
+    this can be applied to every id in a file. Files from earlier versions contain no hashed ids.
     """
     if shown.rfind("#") <= 0:
         return shown

@@ -143,7 +143,7 @@ def _why_off(folders: "Sequence[str]") -> str:
             return f"memory off was run in {folder}"
     if any(line.startswith(PROJECT) for line in off):
         return _why_project_off(off, folders[0])
-    return ""  # nothing is off by project, so skip looking up this folder's project, which is slow
+    return ""  # no project is off, so don't look up this folder's project, which would be slow
 
 
 def _why_project_off(off: set[str], folder: str) -> str:
@@ -212,7 +212,7 @@ def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
         if rule.startswith("!"):
             pattern = os.path.expanduser(rule[1:].strip()).rstrip(os.sep)
             # A pattern without a slash is compared with folder names. Such a pattern can only
-            # exclude, since the author of a repository can choose the name of its folder.
+            # exclude folders, since a repository's author can choose its folder's name.
             for folder in folders:
                 text = folder if os.sep in pattern else os.path.basename(folder)
                 if fnmatchcase(text, pattern):

@@ -102,12 +102,11 @@ class Progress:
         stopped: The size of the transcript when the agent last stopped; None if it never stopped.
         counts: How many times each role said each text, counted separately in `events` and in
             transcript `lines`.
-        recent: The last prompts and answers in events: the turn, hash and time of each.
+        recent: The turn, hash and time of each of the last prompts and answers in events.
         last_event: The id of the last event that was stored; all earlier events were stored too.
         failures: How many attempts to store the session have failed.
-        forgotten_at: The time until which the transcript's texts are left out, because they were
-            erased or repeat the session that this one was forked from, in milliseconds since 1970;
-            0 if none are.
+        forgotten_at: Texts in the transcript up to this time are left out, in milliseconds since
+            1970; 0 for none. They were erased, or repeat the session that this one was forked from.
     """
 
     def __init__(self, home: str, name: str) -> None:
@@ -258,9 +257,9 @@ def _read_new_lines(
 ) -> list[Utterance]:
     """Return the transcript's unread utterances.
 
-    Text that was erased is left out, and so is text written while memory was off. The latter starts
-    with a prompt that no event reported, and is between the agent's last stop and the first prompt
-    of the run.
+    Text that was erased is left out, and so is text written while memory was off. Such text starts
+    with a prompt that no event reported, after the agent's last stop and before the run's first
+    prompt.
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")
@@ -296,12 +295,13 @@ def _read_new_lines(
 
 
 def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
-    """Yield a transcript's texts from a position onward, but not from an unfinished last line.
+    """Yield a transcript's texts from a position onward, up to the last finished line.
 
     Args:
         host: A host in `_PARSERS`.
         path: The path of the file, as given in an event.
-        start: The position, in bytes. A shorter file must be new, and is read from its beginning.
+        start: The position, in bytes. If the file is shorter than that, it must be new, and is read
+            from its beginning.
 
     Raises:
         UnknownTranscript: The path is not a file of this user in this host's folder.
@@ -397,7 +397,7 @@ def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield role and text from a line in a Gemini CLI chat."""
+    """Yield the role and text of a line in a Gemini CLI chat."""
     role = {"user": USER, "gemini": ASSISTANT}.get(str(line.get("type")))
     if role is not None:
         yield role, _joined_text(line.get("content"))
