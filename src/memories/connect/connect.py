@@ -1,4 +1,4 @@
-"""Connecting and disconnecting a host: plans the changes, then writes all of them or none."""
+"""Connects and disconnects hosts: plans the changes, then writes all of them or none."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ class Target(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Host, scope and root, as in a receipt."""
+        """The host, scope and root, as in a receipt."""
         return self.name, self.scope, "" if self.is_private else str(self.root)
 
     def read(self, path: Path) -> bytes | None:
@@ -362,7 +362,7 @@ def _record(
 
 @contextlib.contextmanager
 def _all_or_none(target: Target) -> Iterator[list[tuple[FileChange, list[str]]]]:
-    """Yield a list for the applied changes; if the context fails, restore their files."""
+    """Yield a list for the applied changes; if the block fails, restore their files."""
     applied: list[tuple[FileChange, list[str]]] = []
     try:
         yield applied

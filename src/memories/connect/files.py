@@ -1,4 +1,4 @@
-"""Other programs' files: reads them carefully, replaces them atomically, and records the changes.
+"""Reads other programs' files carefully, replaces them atomically, and records the changes.
 
 A file is copied before it changes. The register `connected.json`, next to the user's `config.toml`,
 records every change, so that disconnecting restores files byte for byte. Without the register, our
@@ -217,7 +217,7 @@ class Receipt(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Host, scope and root."""
+        """The host, scope and root."""
         return self.host, self.scope, self.root
 
 

@@ -66,7 +66,7 @@ class Files(NamedTuple):
 
 
 class Hook(NamedTuple):
-    """A host's event: the host's name for it, and its hook's timeout in the host's unit."""
+    """A host's event: the host's name for the event, and the hook's timeout in the host's unit."""
 
     name: str
     timeout: int

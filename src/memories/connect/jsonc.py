@@ -173,8 +173,7 @@ class Document:
         """Set the value at a path, creating missing objects along the path.
 
         Raises:
-            TypeError: There is no such value, and one along the path is not an object; the message
-                names that one.
+            TypeError: A value along the path is not an object; the message names it.
         """
         node = self._find(path)
         if node is not None:
@@ -271,8 +270,9 @@ class Document:
         self._parse(text)
 
     def _start_of(self, at: int, minimum: int, *, with_line: bool) -> int:
-        """Return where to start removing a member: if the member begins its line, at the end of the
-        line before.
+        """Return where to start removing a member.
+
+        If the member is the first thing on its line, start at the end of the previous line.
         """
         start = at
         while start > minimum and self.text[start - 1] in " \t":

@@ -133,7 +133,7 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def words_of(command: object) -> list[str]:
-    """Return a configured command's words, a text or a list; empty if it is neither.
+    """Return the words of a configured command; empty if it is neither a text nor a list.
 
     If a text sets variables for its program, the first word is `env`.
     """
@@ -149,7 +149,7 @@ def words_of(command: object) -> list[str]:
 
 
 def variables_of(command: str) -> str:
-    """Return the start of a shell command that sets variables for its program; may be empty."""
+    """Return the variable assignments at the start of a shell command; empty if there are none."""
     start = _VARIABLES.match(command)
     return start[0] if start else ""
 
@@ -163,7 +163,7 @@ def _program_at(words: Sequence[str]) -> int:
 
 
 def _count_own_words(words: Sequence[str]) -> int:
-    """Return how many of a command's first words start this program; 0 if it starts another one."""
+    """Return how many words of a command start this program; 0 if it starts another program."""
     start = _program_at(words)
     name = PurePath(program_of(words).replace("\\", "/")).name.removesuffix(".exe")
     if name in NAMES:
@@ -205,7 +205,7 @@ def namespace_of(words: Sequence[str]) -> str | None:
 
 
 def _split_namespace(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the namespace that words name, and the other words."""
+    """Return the namespace that a command's words name, and the other words."""
     namespace = None
     others: list[str] = []
     remaining = iter(words)
@@ -230,7 +230,7 @@ def program_of(words: Sequence[str]) -> str:
 
 
 class OtherProgram(NamedTuple):
-    """A program or installation that may be started instead, as a sentence, and the remedy."""
+    """A sentence about a program or installation that may be started instead, and the remedy."""
 
     problem: str
     remedy: str

@@ -59,8 +59,10 @@ def find_differences(config: Config, check: StartCheck) -> list[str]:
 
 
 def describe_earlier(before: FoundEntries, target: Target) -> list[str]:
-    """Return notes on a host's files before a connection: its hooks are switched off, or it was
-    connected with options that are missing this time.
+    """Return notes on a host's files before the host is connected.
+
+    For example, its hooks are switched off, or its earlier connection had options that this one
+    lacks.
     """
     notes, dropped = [], []
     if before.disabled_in:

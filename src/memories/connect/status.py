@@ -433,7 +433,7 @@ def _server_failure(words: Sequence[str], exc: BaseException, errors: str) -> _F
 
 
 def _last_error(text: str) -> str:
-    """Return the last error that a program printed; our own program prints JSON to a pipe."""
+    """Return the last error that a program printed; our own program prints errors as JSON."""
     lines = text.strip().splitlines()
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""Adds one table to the end of a TOML file, or removes it; other lines keep their bytes.
+"""Adds one table to the end of a TOML file, or removes it; all other lines stay unchanged.
 
 Every result is parsed with `tomllib` and must have the expected values. So a file with an unusual
 layout is refused, never damaged.
@@ -140,7 +140,7 @@ def _names(line: str) -> Table | None:
 
 
 def _end_of(lines: Sequence[str], start: int, table: Table) -> int:
-    """Return the line after a table, whose last comments and blank lines go to the next table."""
+    """Return the line after a table, which does not include trailing comments and blank lines."""
     end = start + 1
     while end < len(lines) and not _starts(lines, end, table, inside=False):
         end += 1

@@ -192,11 +192,12 @@ def _is_captured(document: Document) -> bool:
 
 
 def _mark(document: Document) -> Document:
-    """Return a document with its suspicion marks. They are computed for a document that an earlier
-    version of Memories stored without marks.
+    """Return a document with its suspicion marks.
+
+    The marks are computed if an earlier version of Memories stored the document without any.
     """
     if not isinstance(document.get("text"), str):
-        return {**document, "suspicious": ()}  # malformed; it is left out later anyway
+        return {**document, "suspicious": ()}  # a malformed document is left out later anyway
     return {**document, "suspicious": document.get("suspicious") or find_marks(document["text"])}
 
 

@@ -92,7 +92,7 @@ class ToolTimeouts(NamedTuple):
 
 
 class ChromaSession:
-    """A running process, with an event loop in its own thread; any thread may call it."""
+    """A running `chroma-mcp` process, with an event loop in a thread; any thread may call it."""
 
     def __init__(self, connect: Connect, patience: ToolTimeouts) -> None:
         """Start the process.
@@ -346,7 +346,7 @@ class ChromaMcpBackend:
             turns = self._read(_turns_from(conversation_id, first))
             if len(turns) >= n or first <= 0:
                 return turns[-n:]
-            width *= 4  # another writer left gaps between the indexes
+            width *= 4  # another writer has left gaps between the indexes
         return []
 
     def write(self, item: MemoryItem, window: str | None) -> str:
@@ -392,7 +392,7 @@ class ChromaMcpBackend:
         return self._read(where)[:n]
 
     def count_window(self, window: str) -> int:
-        """Return the number of memories whose metadata names a window."""
+        """Return the number of memories whose metadata names this window."""
         answer = self._ask("get_documents", Collection.MEMORY, where={_WINDOW: window}, include=[])
         with _translate_malformed():
             return len(answer["ids"])

@@ -44,7 +44,7 @@ class ContextBuildError(InvalidInput):
 
 
 class ContextBuilder:
-    """Builds contexts within a budget. A failing memory never keeps the agent from answering."""
+    """Builds contexts within a budget. If the memory fails, the agent can still answer."""
 
     def __init__(  # noqa: PLR0913 - these are the settings of a context
         self,
@@ -72,8 +72,8 @@ class ContextBuilder:
             admission: What may enter a context automatically. [default: no texts that may be
                 instructions to a model, no tool turns, at most 3 memories and 3 recalled turns by
                 any one other writer]
-            recall_n: The number of earlier turns to recall, 0 to 200; 0 for none. More are recalled
-                if the budget is large.
+            recall_n: The number of earlier turns to recall, 0 to 200. More turns are recalled if
+                the budget is large, unless this is 0.
             shares: How the budget is divided among the last turns, the recalled turns, and the
                 memories.
 
@@ -150,8 +150,8 @@ class ContextBuilder:
             - `history`: a list of `HistoryTurn`, oldest first.
             - `memories`: pairs of a `MemoryItem` and its similarity, most relevant first.
             - `latest_message`: the message.
-            - `recalled`: earlier turns that answer the message and the turns next to them, oldest
-              first; a long turn is shortened to a passage.
+            - `recalled`: earlier turns that answer the message, and their neighbours, oldest first;
+              a long turn is shortened to a passage.
             - `metadata`: `conversation_id`, `built_at`, `query_latency_ms`, `degraded` and `errors`
               (part and message), `token_budget`, `token_counts` of the formatted text (`history`,
               `recalled`, `memories`, `latest_message`, `total`), `truncated`, `dropped_turns`,

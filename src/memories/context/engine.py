@@ -118,7 +118,7 @@ class EngineBackend:
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless every recall that would find it already finds an equivalent one.
+        """Store a memory, unless every recall that would find it also finds an existing equivalent.
 
         An equivalent memory has the same type and conversation, and at least the same confidence.
         """
@@ -187,7 +187,7 @@ class EngineBackend:
             return [self._turn_with_owner(turn) for turn in turns]
 
     def _memory_with_owner(self, hit: Hit) -> Document:
-        """Return a recalled memory's document, which says whether it is the reader's own."""
+        """Return a recalled memory's document, which says whether the reader owns the memory."""
         document = memory_document(hit)
         document["shared"] = hit.memory.namespace != self.memories.namespace
         document["own"] = self._is_own(hit.memory)
@@ -311,7 +311,7 @@ def memory_document(hit: Hit) -> Document:
 
 
 def _format_time(memory: Memory) -> str:
-    """Return when a memory was stated, in its writer's time zone, or in UTC if it has changed."""
+    """Return when a memory was stated, in its writer's time zone; in UTC if it has been updated."""
     written_at, tag = to_iso(memory.stated_at), memory.tags.get(_TS)
     if not tag:
         return written_at

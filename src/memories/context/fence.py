@@ -7,8 +7,8 @@ which is drawn after its items were written. An item has one of two forms:
 - `line` writes a JSON object on one line, for the chat and for single records over MCP. A text
   can't end the line, since JSON escapes line breaks. A JSON parser returns the original text.
   (`plain` escapes a text in the same way for the rows that MCP returns.)
-- `item` writes plain text, for contexts and the session block: a head and the text, with a mark
-  at the beginning of each line but the first.
+- `item` writes plain text, for contexts and the session block: a head and the text, with a mark at
+  the beginning of each line except the first.
 
 Both forms write `<`, `>`, `&` and brackets such as those in `[INST]` as `\\u003c` and so on, so
 that a text contains no tag or template token. Invisible characters and characters that change the
@@ -108,8 +108,8 @@ def lines(text: str) -> list[str]:
 
 
 def item(head: str, text: str) -> list[str]:
-    """Return an item's lines in plain text. The first line begins with the head, each other line
-    with a mark.
+    """Return an item's lines in plain text. The first line begins with the head, and each other
+    line with a mark.
     """
     first, *others = lines(text) or [""]
     return [f"{head}{first.lstrip()}", *(f"| {row}" for row in others)]

@@ -3,8 +3,8 @@ and decide what is dropped first.
 
 The message comes first. The last turns, the recalled turns and the memories each get a share of the
 rest. Space that one part leaves unused goes to the recalled turns first, then to the last turns,
-and then to the memories. The newest turn gets at least `NEWEST` tokens, since the specification
-puts recent history before memories.
+and then to the memories. The newest turn gets at least `NEWEST` tokens, since the conversation
+specification ranks recent history above memories.
 """
 
 import functools

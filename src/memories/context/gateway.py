@@ -425,7 +425,7 @@ class MemoryGateway:
         return drained
 
     def _append_queued(self, entry: Entry) -> str:
-        """Store a queued turn, without secrets that an older program may have queued."""
+        """Store a queued turn, without any secrets that an older version may have queued."""
         fields = self._redact_turn(tuple(vars(_parse_queued(entry)).values()))
         return self._backend.append(HistoryTurn(*fields, most=MAX_MESSAGE_CHARACTERS))
 
@@ -502,7 +502,7 @@ def _open_backend(endpoint: str) -> Backend:
         InvalidInput: The endpoint is empty.
     """
     if not isinstance(endpoint, str) or not endpoint.strip():
-        raise InvalidInput("the endpoint is empty; give memories, a store's URL, or a path")
+        raise InvalidInput("the endpoint is empty; use memories, the URL of a store, or a path")
     endpoint = endpoint.strip()
     if endpoint == ENGINE:
         return EngineBackend(Memories(), owned=True)
@@ -627,7 +627,7 @@ class WithScratchpad(MemoryGateway):
             results = self._memories.search_scratchpad(
                 query_text, offline=True, limit=k, min_confidence=min_confidence
             ).explanation
-        except InvalidInput:  # a query that can't be searched for
+        except InvalidInput:  # not a valid query
             return []
         self.degraded = True
         documents = []

@@ -73,7 +73,7 @@ class MemoryPolicy:
             return self._count_stored(window_key) < self.max_per_window
         count = self._allowed.pop(window_key, 0)
         is_allowed = count < self.max_per_window
-        self._allowed[window_key] = count + 1 if is_allowed else count  # now the newest key
+        self._allowed[window_key] = count + 1 if is_allowed else count  # moves the key to the end
         if len(self._allowed) > MAX_WINDOWS:
             del self._allowed[next(iter(self._allowed))]
         return is_allowed

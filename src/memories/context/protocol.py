@@ -158,7 +158,7 @@ class ContextPackage:
         memories: Memories about the message, each with its similarity, most relevant first.
         latest_message: The message to answer.
         metadata: Token counts, omissions and errors: see `ContextBuilder.build_context`.
-        recalled: Earlier turns that answer the message, and the turns next to them, oldest first.
+        recalled: Earlier turns that answer the message, and their neighbours, oldest first.
     """
 
     history: list[HistoryTurn]
@@ -311,7 +311,7 @@ def address_of(turn: HistoryTurn) -> TurnAddress:
 
 
 def parse_time(ts: str) -> datetime:
-    """Parse a timestamp and convert it to UTC. Without a time zone, it is taken as local time.
+    """Parse a timestamp and convert it to UTC. Without a time zone, local time is assumed.
 
     Raises:
         InvalidInput: The timestamp is not ISO 8601.
@@ -323,7 +323,7 @@ def parse_time(ts: str) -> datetime:
 
 
 def parse_zoned_time(ts: str) -> datetime:
-    """Parse a timestamp, keeping its time zone. A time without a time zone is converted to UTC.
+    """Parse a timestamp, keeping its time zone; without one, convert it from local time to UTC.
 
     Raises:
         InvalidInput: The timestamp is not ISO 8601.

@@ -4,9 +4,9 @@ The estimate is the largest of three bounds: one for byte-level BPE as in GPT-4 
 unigram models as in multilingual encoders and Gemma, and one for WordPiece. A word that is one
 piece in the packaged WordPiece vocabulary is an ordinary word, so it is probably a single token in
 other vocabularies too. For BPE and unigram models, the cost of each character class was fitted by
-linear programming, so that the total is as small as possible but underestimates none of 2,400
-samples. The samples are of 90 kinds: chats, prose in 50 languages, code, JSON, logs, identifiers,
-base64, emoji, symbols, and random letters of many scripts.
+linear programming, so that the estimates are as low as possible without being too low for any of
+2,400 samples. The samples are of 90 kinds: chats, prose in 50 languages, code, JSON, logs,
+identifiers, base64, emoji, symbols, and random letters of many scripts.
 """
 
 import re

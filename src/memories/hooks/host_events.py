@@ -207,7 +207,7 @@ def remove_frames(text: str) -> str:
 
 
 def _end_of_frame(text: str, boundary: str, position: int) -> int:
-    """Return where the frame with this boundary number ends; if it is not closed, the text's end."""
+    """Return where the frame with this boundary ends; the end of the text if it is not closed."""
     while (closing := text.find(_FRAME_END, position)) >= 0:
         line_end = text.find("\n", closing)
         if line_end < 0:

@@ -220,7 +220,7 @@ def _hands_over(sentence: str, message: str) -> bool:
 
 
 def _find_request(sentence: str, following: str) -> CandidateSentence | None:
-    """Return the fact that a user wants remembered; after a colon, this may be the next sentence."""
+    """Return the fact that a user wants remembered; a colon may precede it in the next sentence."""
     if _pattern("remembered").search(sentence):
         return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
     match = _pattern("remember_that").match(sentence)

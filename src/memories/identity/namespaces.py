@@ -93,7 +93,8 @@ class Moved(NamedTuple):
         versions: The number of versions of memories that were moved.
         turns: The number of turns that were moved.
         queued: The number of moved turns that were waiting to be stored.
-        left: The number of records written under the old name in the meantime; a merge moves them.
+        left: The number of records written under the old name in the meantime; a later merge moves
+            them.
     """
 
     name: str
@@ -251,7 +252,7 @@ def move(
         store.remove(refs)
         left = sum(store.count(Part(collection, name).filter()) for collection in SEARCHED)
         if not left:
-            _empty(store, name)  # the log entry for the removal itself
+            _empty(store, name)  # erases the log entry that records the removal
     return moved._replace(left=left)
 
 
@@ -436,8 +437,8 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
 
 
 def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return an entry's changes, with each conversation's digest replaced by one that uses the salt
-    of the log that the entry moves to.
+    """Return an entry's changes, with each conversation's digest replaced by its digest in the new
+    log, which has a different salt.
     """
 
     def translate(item: str) -> str:

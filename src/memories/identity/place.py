@@ -13,7 +13,7 @@ _FRESH_SECONDS = 2.0
 
 
 def here(config: Config, folder: Path | None = None) -> Callable[[], Place | None]:
-    """Return a function that finds a folder's project and branch, when they are first needed.
+    """Return a function that looks up a folder's project and branch when it is called.
 
     Args:
         config: The settings. If `project_detection` is off, the function always returns None.

@@ -194,7 +194,7 @@ class _Naming:
         remotes = [remote for remote in ("origin", "upstream", *sorted(urls)) if remote in urls]
         url = urls[remotes[0]].strip()
         name = remote_name(url)
-        if name is None or "." not in name.partition("/")[0]:  # the URL may be shortened
+        if name is None or "." not in name.partition("/")[0]:  # perhaps a configured shorthand
             url = _expand(url, config) or _expand(url, git.user_config()) or url
             name = remote_name(url)
         if name is not None or clones == 0:

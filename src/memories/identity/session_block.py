@@ -2,10 +2,10 @@
 
 Memories are shown as data: they appear between markers that contain a random number, each item
 starts on its own line, and no item can close or escape the markers. Captured or imported memories
-that haven't been accepted are left out, since no person or agent decided to keep them and the block
-is shown in every session. The only exceptions are the notes of this agent's last sessions in this
-project, which have their own section. (Later prompts may recall an imported memory if it matches;
-it is then marked as imported.) Text that looks like instructions is always left out.
+that haven't been accepted are left out, because no person or agent has decided to keep them, and
+every session shows the block. The only exceptions are the notes of this agent's last sessions in
+this project, which have their own section. (Later prompts may recall an imported memory if it
+matches; it is then marked as imported.) Text that looks like instructions is always left out.
 """
 
 from collections import Counter
@@ -145,7 +145,7 @@ def build_session_block(
 
     Raises:
         StoreError: The store is unreachable and there is no scratchpad.
-        InvalidInput: The client is unknown, or the names of several projects end with this one.
+        InvalidInput: The client is unknown, or several projects' names end with the given one.
         ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
@@ -168,7 +168,7 @@ def render(
 ) -> SessionBlock:
     """Return a block with a scratchpad's memories; see `build_session_block`.
 
-    `scratchpad.entries.choose` has already chosen these memories from all of a namespace's, and
+    `scratchpad.entries.choose` has already chosen these memories from all in the namespace, and
     `scratchpad.mirror.is_shown` has left out corrected ones.
 
     Args:
@@ -268,7 +268,7 @@ def _is_session(entry: Entry) -> bool:
 
 
 def _group_entries(admitted: Sequence[Entry], projects: Sequence[str]) -> tuple[list[Entry], ...]:
-    """Return the groups of memories in the order of the block, other projects' last.
+    """Return the groups of memories in the order of the block, with other projects' memories last.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
     project's other memories, and then memories of all projects or of none, with the remaining

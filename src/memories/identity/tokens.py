@@ -123,7 +123,7 @@ def revoke(home: Path, id_or_name: str) -> Token:
 
 
 def record_use(home: Path, used_at: Mapping[str, datetime]) -> None:
-    """Record when tokens were last used, given these times by token id."""
+    """Record when tokens were last used; `used_at` maps token ids to these times."""
     with _change(home) as tokens:
         tokens[:] = [
             token._replace(last_used_at=used_at.get(token.id, token.last_used_at))
@@ -166,7 +166,7 @@ def own_file(home: Path) -> Path:
 
 
 def own(home: Path) -> str:
-    """Return the token of the user who runs the server, which allows everything.
+    """Return the token of the user who runs the server; it allows everything.
 
     The token is created if it doesn't exist. It is kept in plain text, in a file that only the user
     can read, because the command and links to the web page need it.

@@ -72,8 +72,8 @@ class Entry(NamedTuple):
         accepted: Whether it waited for review and was accepted.
         decay: Its decay policy; None if it is stable.
         confidence: The base confidence, which its writer declared.
-        aging_from: When its text was written or confirmed, which is when its decay began, ISO 8601
-            in UTC; empty for a stable memory whose version shows it.
+        aging_from: When its decay began, because its text was written or confirmed, ISO 8601 in
+            UTC. May be empty for a stable memory; then `written` is used.
         reinforced: When it was last reinforced, if it was.
         suspicious: The names of the rules that mark its text as a possible instruction to a model,
             separated by spaces; usually empty.

@@ -93,8 +93,9 @@ def pad_file_of(config: "Config", namespace: str) -> PadFile:
 
 
 def store_name(url: str, config: "Config") -> str:
-    """Return the name of a store in scratchpads: its URL, absolute and without a password, then the
-    collection or database if a setting names it and not the URL.
+    """Return the name of a store in scratchpads: its absolute URL without a password.
+
+    The collection or database is added if a setting, rather than the URL, names it.
     """
     scheme, _, location = url.partition("://")
     names_part = "/" in location.partition("?")[0].rstrip("/") or "dbname=" in location
@@ -426,7 +427,7 @@ def _update(
         gone[memory_id] = int(version_text) if version_text.isdigit() else 0
     for memory_id, version in dropped.items():
         entries.pop(memory_id, None)
-        gone.pop(memory_id, None)  # moves the id to the end
+        gone.pop(memory_id, None)  # re-added at the end
         gone[memory_id] = version
     for entry in added:
         present = entries.get(entry.id)

@@ -49,7 +49,7 @@ class Scratchpad(NamedTuple):
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """What became of the user's edits, and problems with the file."""
+        """The outcomes of the user's edits, and the problems with the file."""
         return (*self.taken, *self.notes)
 
     def with_verdicts(self, judge: "Judge | None", now: datetime) -> "Scratchpad":

@@ -154,7 +154,8 @@ def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
     held = [memory_id for memory_id in pad.held if memory_id not in added]
     pad = pad._replace(left_out=tuple(left_out), held=tuple(held))
     removed = _unpin_removed(pad, writer, taken, reasons)
-    taken = [f"scratchpad: {outcome}" for outcome in taken]  # shown by commands for other things
+    # Commands that do something else show these sentences too.
+    taken = [f"scratchpad: {outcome}" for outcome in taken]
     return Edits(pad, taken, removed, _describe_refused(pad_file, refused, reasons))
 
 

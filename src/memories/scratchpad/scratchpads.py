@@ -70,7 +70,7 @@ class Scratchpads:
             lookup: See the class.
             channel: The channel of changes; see `Origin`.
             clock: Returns the current time, with its time zone.
-            owns_home: See the class. At first, it also decides `owns_store`.
+            owns_home: See the class; also the initial value of `owns_store`.
         """
         self.config, self.lookup = config, lookup
         self.owns_home = self.owns_store = owns_home
@@ -406,6 +406,6 @@ def _refuse(unsupported: Sequence[str]) -> None:
     """
     if unsupported:
         raise InvalidInput(
-            f"the scratchpad can't answer this ({', '.join(unsupported)}); omit it, or ask the "
-            "store"
+            f"the scratchpad can't answer this ({', '.join(unsupported)}); remove that condition, "
+            "or search the store"
         )
