@@ -163,10 +163,7 @@ def _dispatch(arguments: "Sequence[str]") -> object:
 
 
 def _page(first: str) -> str:
-    """Return the help page or version that the first argument asks for; empty for a command.
-
-    The text is empty if the argument is a command.
-    """
+    """Return the help page or version that the first argument asks for; empty for a command."""
     if first == "--version":
         from memories import __version__
 

@@ -357,7 +357,7 @@ class Memories:
         Args:
             memory_id: The id, or an unambiguous prefix of 8 or more characters.
             content: The new text; None keeps the old one. If newer memories had corrected this one
-                and the new text gives a different value, it now corrects the last of them.
+                and the new text gives a different value, this memory now corrects the last of them.
             tags: Tags to add or change.
             remove_tags: Tag keys to remove; unknown keys are ignored.
             redact: Remove secrets from the arguments; see `create`.
@@ -523,7 +523,7 @@ class Memories:
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
         """Delete all memories in your own namespace that match an expression.
 
-        All memories get the same time of deletion, so a rollback with `undo_to` and `undo_where`
+        All memories are deleted with the same time, so a rollback with `undo_to` and `undo_where`
         from the result restores exactly these memories. Up to 10,000 memories are deleted in one
         transaction. If a larger run is interrupted, only some are deleted; run it again to delete
         the rest.
@@ -613,8 +613,8 @@ class Memories:
 
         Args:
             to: The time, not in the future; a date means the beginning of that day.
-            where: Only memories with a version written since then that matches this expression. A
-                memory without a version since then must match in its latest version.
+            where: Only memories that match this expression: in any version written since then or,
+                if there is none, in the latest version.
             dry_run: Change nothing; only return what would change.
 
         Raises:
@@ -1246,7 +1246,7 @@ class Memories:
         self._owns_store = self._scratchpads.owns_home = self._scratchpads.owns_store = False
 
     def at_home(self) -> Self:
-        """Enable scratchpads for a passed-in store, whose files are in the home."""
+        """Enable scratchpads for a store that was passed in; their files are in the home folder."""
         self._scratchpads.owns_home = True
         return self
 

@@ -354,7 +354,7 @@ class Page(NamedTuple):
 
 
 class NamespaceCounts(NamedTuple):
-    """A namespace's size, now or at a past time; counts unknown for that time are None.
+    """A namespace's size, now or at a past time. A count that is unknown for that time is None.
 
     Attributes:
         name: The namespace.

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 GREETING = "memories 2"  # name and version of this protocol
 HOOK = "hook"  # in a hook's request, replaces the command
-DIRECT = b"direct"  # response: the server did nothing, and the command must run in its own process
+DIRECT = b"direct"  # response: nothing was done; run the command in its own process
 LOST = (
     "the server of this store stopped before it answered; the command may or may not have run: "
     "memory log shows the last changes"
 )
 IDLE_MINUTES = 15
 _HELLO_SECONDS = 0.1
-_SILENCE_SECONDS = 15.0  # a server that sends no dot for this long hangs
+_SILENCE_SECONDS = 15.0  # without a dot for this long, the server is considered hung
 _RETRY_SECONDS = 60  # how long to wait after starting a server before starting another one
 _MAX_INPUT_BYTES = 8 << 20  # maximum size of standard input, which is sent in one piece
 _MAX_PATH_BYTES = 100  # maximum length of a Unix socket's path; systems allow 103 to 107
@@ -181,7 +181,7 @@ def can_be_served(arguments: "Sequence[str]") -> bool:
         return not any(word.startswith(("--lines", "--jsonl")) for word in arguments)
     if verb == "turns":
         return not ("add" in arguments[1:2] and "-" in arguments)
-    if verb == "review":  # an editor, or decisions by single keys, need the terminal
+    if verb == "review":  # an editor or single-key decisions need the terminal
         return bool(arguments[1:2]) and arguments[1][:1] != "-" and arguments[1] != "edit"
     if verb == "restore":  # a word that isn't hexadecimal is a file, not an id
         return not any(word.strip("0123456789abcdefABCDEF-") for word in arguments[1:])

@@ -45,7 +45,9 @@ class AnchorCheck(NamedTuple):
 
 
 class AnchorChecker:
-    """Checks several memories, sharing working trees and the results of earlier checks."""
+    """Checks the anchors of several memories, reusing open working trees and the results of earlier
+    checks.
+    """
 
     def __init__(
         self, root_of: RootOf, cache: Path | None, seconds: float | None, now: datetime

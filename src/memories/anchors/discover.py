@@ -1,5 +1,5 @@
 """Finds the anchors of a new text: the existing files that it names, and the symbols, literals and
-named values in these files that it also mentions.
+named values that occur both in the text and in these files.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class _Names(NamedTuple):
     """The names in a text, except the names of files.
 
     Attributes:
-        code: Names of code, and quoted texts.
+        code: Names from code, and quoted texts.
         words: Other words, which can only be the names of values.
         values: Numbers, versions and booleans, and quoted texts.
     """

@@ -93,7 +93,7 @@ def _scratchpad_entry(entry: "Entry", namespace: str) -> str:
 
 
 def create_result(shortener: "Memories", created: "Created") -> str:
-    """Return the result of a create, with the memories that it resembles."""
+    """Return the result of creating a memory, with the memories that resemble it."""
     similar = [*created.duplicates, *created.similar_to]
     ids = [record.id for record in similar]
     if created.memory is not None:

@@ -26,7 +26,7 @@ class WordRun(NamedTuple):
 
 
 def compare_versions(contents: Sequence[str]) -> list[list[WordRun]]:
-    """Return each text's differences from the previous one; all of the first is kept."""
+    """Return each text's differences from the previous one; the first text counts as kept."""
     if not contents:
         return []
     first = [WordRun("kept", contents[0])]

@@ -257,7 +257,7 @@ HIT = (
     ),
 )
 KIND = Field("kind", "text", "`memory` or `turn`.")
-# The result of a create, without the memory.
+# The result of creating a memory, without the memory itself.
 CREATED = (
     Field("stored", "flag", "Whether a memory or a version was written."),
     Field(

@@ -101,7 +101,7 @@ def memory(record: "Memory") -> dict[str, Any]:
 
 
 def create_result(created: "Created") -> dict[str, Any]:
-    """Return the result of a create: the memory, if any; see `answers.fields.CREATED`."""
+    """Return the result of creating a memory; see `answers.fields.CREATED`."""
     answer: dict[str, Any] = {"id": None}
     if created.memory is not None:
         answer = memory(created.memory)
@@ -187,7 +187,7 @@ def is_unchanged(
 
 
 def hint_of(created: "Created") -> str:
-    """Return a sentence about the result of a create and the next step; empty if none is needed."""
+    """Return a sentence about a `Created` and the next step; empty if none is needed."""
     record = created.memory
     if record is None:
         return _refusal(created)
@@ -205,7 +205,7 @@ def describe_others(created: "Created", record: "Memory", hint: str) -> str:
     """Return clauses about other memories that a new one also corrects or may replace; often none.
 
     Args:
-        created: The result of the create.
+        created: The result of creating the memory.
         record: The new memory.
         hint: Advice on replacing another memory too.
     """
@@ -287,7 +287,7 @@ def _similar(record: "Similar", characters: int | None) -> dict[str, Any]:
 
 
 def delete_result(memories: "Memories", record: "Memory") -> dict[str, Any]:
-    """Return the result of a delete."""
+    """Return the result of deleting a memory."""
     note = deletion_note(memories, record)
     return {"id": record.id, "deleted": True, **without_none({"note": note})}
 

@@ -74,7 +74,7 @@ def unreachable(store: str, error: str) -> dict[str, Any]:
 
 
 def large_log(state: "Status") -> int | None:
-    """Return the size of a write-ahead log that SQLite hasn't emptied for long; else None."""
+    """Return the size of a write-ahead log that SQLite should have emptied by now; else None."""
     if state.log_bytes is None or state.log_bytes <= _LARGE_LOG_BYTES:
         return None
     return state.log_bytes

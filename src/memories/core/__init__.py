@@ -1,1 +1,1 @@
-"""Shared by the other packages: times, ids, durable files, HTTP, deadlines, usage events."""
+"""Code that the other packages share: times, ids, durable files, HTTP, deadlines, usage events."""

@@ -152,7 +152,7 @@ class Deadline:
         return value
 
     def settle(self) -> None:
-        """Wait for abandoned calls, at most for the time limit of a call."""
+        """Wait for abandoned calls, but no longer than the time limit of one call."""
         until = time.monotonic() + (self.seconds or 0.0)
         for call in tuple(self._abandoned):
             call.has_ended.wait(max(0.0, until - time.monotonic()))

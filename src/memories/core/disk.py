@@ -335,7 +335,9 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Turn a system error in the `with` block into one with the place and the consequence."""
+    """Translate a system error in the `with` block into one that names the place and the
+    consequence.
+    """
     try:
         yield
     except (BrokenPipeError, MemoriesError):

@@ -240,8 +240,8 @@ def _count(result: Any) -> int:
     result = getattr(result, "explanation", result)  # the result of a search in a scratchpad
     if isinstance(result, list):
         return sum(bool(getattr(element, "stored", True)) for element in result)
-    # The attributes with the results of pages, explanations, histories, scratchpads and bulk
-    # changes.
+    # The attribute that contains the results, in pages, explanations, histories, scratchpads and
+    # bulk changes.
     for name in ("memories", "hits", "versions", "entries", "counts"):
         part = getattr(result, name, None)
         if isinstance(part, Mapping):
@@ -371,7 +371,7 @@ def _line(operation: str, figures: dict[str, Figure]) -> bytes:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the event in a line.
 
-    After the disk was full, an incomplete event and the next one may share a line. The second one
+    If the disk was full, an incomplete event and the next one may share a line. Then the second one
     is returned.
     """
     import json

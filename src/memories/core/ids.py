@@ -26,7 +26,7 @@ _REMEMBERED = 10_000  # number of milliseconds whose last id is kept, for import
 
 
 class _Counter:
-    """Generates an id's 74 bits after the milliseconds: random, but increasing in each millisecond.
+    """Generates the 74 bits after an id's milliseconds; random, but increasing in each millisecond.
 
     The first 12 bits are a counter, so that ids made together differ in the prefix that people
     type; see RFC 9562, section 6.2. Another process's ids from the same millisecond may sort in

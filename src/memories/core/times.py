@@ -103,7 +103,7 @@ def parse_length(text: str) -> timedelta | None:
         return None
     count, unit = match.groups()
     if len(unit) > 1:
-        unit = unit.lower()  # but `3M` may mean months
+        unit = unit.lower()  # not a single letter, since `3M` may mean months
     length = _UNITS.get(unit)
     if length is None:
         return None

@@ -103,7 +103,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     import io
     import logging
 
-    from dotenv import dotenv_values  # takes 20 ms, so only with a `.env`
+    from dotenv import dotenv_values  # takes 20 ms to import
 
     # dotenv warns about lines that it can't read, which are for other programs.
     logging.getLogger("dotenv.main").disabled = True

@@ -90,8 +90,7 @@ def _mask_user(head: str) -> str:
     user, at, host = rest.rpartition("@")
     if not at:
         name, colon, password = rest.partition(":")
-        # A port should follow the colon. If it isn't a number, the host was left out, and it is a
-        # password.
+        # A number after the colon is a port. Anything else is a password, in a URL without a host.
         is_port = password.partition("/")[0].isdigit()
         if not colon or is_port or rest.startswith("["):
             return head

@@ -1,5 +1,5 @@
-"""Rules for secrets that their context reveals: assignments to passwords and keys, headers, URLs,
-command lines.
+"""Rules for secrets that are recognized by their context: assignments to passwords and keys,
+headers, URLs, command lines.
 """
 
 from memories.guard.locators import (

@@ -32,7 +32,7 @@ class Redacted(NamedTuple):
 
     Attributes:
         text: The text; the original object if it contained no secret.
-        kinds: The kinds of the secrets replaced now or earlier, in order; at most `MAX_NAMED`.
+        kinds: The kinds of secrets replaced now or earlier, in order; at most `MAX_NAMED`.
     """
 
     text: str
@@ -45,7 +45,7 @@ def redact(text: str, *, personal: bool = False, user_rules: tuple[Rule, ...] = 
     Args:
         text: The text.
         personal: Also replace e-mail addresses, international phone numbers and IPv4 addresses.
-        user_rules: Rules of the user.
+        user_rules: The user's own rules.
     """
     rule_set = scan.build_rules(personal=personal, user_rules=user_rules)
     is_short = len(text) <= _SHORT
@@ -102,7 +102,7 @@ class Redactor(NamedTuple):
 
     Attributes:
         mode: `secrets`; `pii` to remove personal data too; `off` to remove only private parts.
-        user_rules: Rules of the user.
+        user_rules: The user's own rules.
     """
 
     mode: str = "secrets"
@@ -164,7 +164,7 @@ class Redactor(NamedTuple):
 
         Args:
             value: The value.
-            kinds: The list to which the kinds of the secrets are added.
+            kinds: The list to which the kinds of secrets found are added.
             label: The name before the value, such as `password: `, which may show that it is a
                 secret.
         """

@@ -92,7 +92,7 @@ def _parse_token(line: str) -> Rule:
     return Rule(kind, tuple(literals.lower().split()), pattern, locate_varied, before)
 
 
-# --- rules of the user
+# --- the user's rules
 
 MAX_PATTERN = 500
 MAX_KEYWORDS = 20

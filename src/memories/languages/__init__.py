@@ -102,8 +102,8 @@ def detect(text: str) -> Sequence[str]:
     """Return the codes of the languages that a text may be in, the most likely first.
 
     The result is empty for English and for unknown languages. For the Latin alphabet, it has
-    several languages if the text contains as many words of each. For other scripts, it has every
-    language whose letters occur in the text.
+    several languages if the text contains equally many words of each. For other scripts, it has
+    every language whose letters occur in the text.
     """
     text = text[:_MAX_READ]
     if text.isascii():

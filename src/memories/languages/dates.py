@@ -406,6 +406,6 @@ _READERS: tuple[tuple[str, Reader], ...] = (
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], Reader], ...]:
-    # ASCII only, since İ, which occurs in no month's name, would otherwise match i.
+    # ASCII only; otherwise i would match İ, which no month's name contains.
     flags = re.IGNORECASE | re.ASCII
     return tuple((re.compile(pattern, flags), read) for pattern, read in _READERS)

@@ -107,8 +107,8 @@ def query_terms(text: str) -> list[str]:
 
     A term of several words (an identifier, a path, a quoted phrase) must be matched as a phrase. A
     term that ends with `*` is the beginning of a word, because the index strips only English
-    endings. A term that begins with a space is another form of a word that is also a term. Function
-    words are left out, unless there are no other words.
+    endings. A term that begins with a space is another form of a word; that word is a term too.
+    Function words are left out, unless there are no other words.
     """
     spelled = _spell_out(text[:_MAX_READ])
     codes = languages.detect(spelled)
@@ -313,7 +313,7 @@ def _stem(word: str, codes: Sequence[str]) -> str:
         if len(stem) - len(ending) >= _MIN_STEM:
             stem = stem.removesuffix(ending)
     if len(unmarked) == len(folded):
-        # The index contains letters without an accent to strip, such as ł and ı, unchanged.
+        # Letters that have no accent to strip, such as ł and ı, are unchanged in the index.
         stem = unmarked[: len(stem)]
     if len(stem) >= _MIN_STEM:
         return f"{stem}*"

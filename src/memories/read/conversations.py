@@ -253,7 +253,7 @@ def _conversations(
     filters: ConversationFilters,
     end: datetime | None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations that end with these turns and match the filters."""
+    """Yield the conversations whose last turns are given, if they match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # none if all turns were just removed
@@ -324,8 +324,8 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """Move the descriptions of conversations whose first turns are about to be removed to the first
-    turns that remain.
+    """If the first turn of a conversation is about to be removed, move the conversation's
+    description to the first turn that remains.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:

@@ -329,9 +329,9 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that has a project or is global is returned unchanged. So is a draft whose key
-        belongs to a memory without a project but to none in this project, since it means that
-        memory.
+        A draft that has a project or is global is returned unchanged. If the draft's key belongs to
+        a memory without a project, and to none in this project, the draft is for that memory, and
+        is returned unchanged too.
         """
         if place is None:
             return draft
@@ -583,7 +583,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     from memories.stores.audit_log import reinforcements_of  # only for questions about the past
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
-    if "aging_from" not in record.fields:  # it was restated, so only later reinforcements count
+    if "aging_from" not in record.fields:  # restated, so only later reinforcements count
         times = times._replace(since=record.created_at)
     fields = {name: value for name, value in record.fields.items() if name != "reinforced_at"}
     for reinforcement in store.scan(times, limit=1, newest_first=True):

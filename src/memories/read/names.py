@@ -57,7 +57,7 @@ def conversation_of(record: Record) -> str | None:
 
 
 def is_from(record: Record, wanted: str) -> bool:
-    """Return whether a memory was made from the wanted turn or conversation."""
+    """Return whether a memory was made from this turn or conversation."""
     return wanted in (source_of(record), conversation_of(record))
 
 

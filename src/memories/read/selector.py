@@ -57,7 +57,7 @@ class Instant(NamedTuple):
 
     Attributes:
         now: The time from which "7d" counts back, and for which confidence is computed.
-        half_life_hours: Hours until a confidence is 0; see `read.versions.compute_confidence`.
+        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_confidence`.
         judge: Computes verdicts; None if expressions can't use verdicts.
     """
 
@@ -72,7 +72,8 @@ class Selector(NamedTuple):
     Attributes:
         text: The expression.
         node: The parsed tree of the expression.
-        states: The states that the expression names; only they select records that are not live.
+        states: The states that the expression names. Records that are not live are selected only if
+            the expression names their state.
         collection: The collection from which it selects: memories or turns.
         instant: The time for which records are evaluated.
         fits: Returns whether a record, or a memory's latest version, matches the expression.
@@ -549,7 +550,7 @@ def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Fil
     if name not in ("updated", *_BOUNDS):
         return where
     if name == "updated" and condition.operator == "exists":
-        return where  # every record has a value
+        return where  # every record has this time
     sign = _BOUNDS.get(name, condition.operator)
     first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):

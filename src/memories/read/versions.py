@@ -48,7 +48,7 @@ _COPIED_FIELDS = (*DECLARED, "supersedes", *LINK, NOT_CORRECTS, "first_at")
 
 
 def redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
-    """Return a draft without secrets, and the kinds of the secrets that were removed."""
+    """Return a draft without secrets, and the kinds of secrets that were removed."""
     content, kinds = redactor.text(draft.content)
     tags, tag_kinds = redactor.pairs(draft.tags)
     all_kinds = [*kinds, *tag_kinds]
@@ -61,7 +61,7 @@ def redact(draft: Draft, redactor: "Redactor") -> tuple[Draft, list[str]]:
         data, data_kinds = redactor.data(draft.data)
         draft = replace(draft, data=data)
         all_kinds += data_kinds
-    if draft.source is not None:  # a secret is refused, as in a conversation's name
+    if draft.source is not None:  # the name of a conversation, which can't be redacted
         redactor.refuse(draft.source, "source")
     return draft, all_kinds
 
@@ -319,7 +319,7 @@ def split_anchors(field: object) -> tuple[str, ...]:
 
 
 def time_of(fields: Mapping[str, Any], name: str) -> datetime | None:
-    """Return a field that contains a time; None if the record lacks it."""
+    """Return the time in a field; None if the record lacks the field."""
     millis = fields.get(name)
     return None if millis is None else from_millis(millis)
 

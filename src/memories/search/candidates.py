@@ -37,8 +37,8 @@ class Query(NamedTuple):
         terms: The words and phrases in it; see `languages.text.query_terms`.
         now: When the question is asked, in the asker's time zone. "Yesterday" is relative to this
             time.
-        judged_at: The time at which confidence and age are computed.
-        half_life_hours: Hours until a confidence is 0; see `read.versions.compute_confidence`.
+        judged_at: The time for which confidence and age are computed.
+        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_confidence`.
         embedder: Computes vectors; None to search by words only.
         vectors: The vectors computed so far, by text.
     """

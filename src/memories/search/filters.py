@@ -1,11 +1,11 @@
 """Search filters: one table, from which the command, MCP, HTTP and the docs take their parameters.
 
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
-example with its tests. The store applies a filter that compares an entire label, as a part of its
-`Filter`: see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part
-of the label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the
-candidates; `where` already tests every part of an origin (`read.names`). The web page has its own
-form, with only a few filters (`filters` in `server.pages.request`).
+example with its tests. A filter that compares an entire label becomes part of the store's `Filter`;
+see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part of the
+label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates;
+`where` already tests every part of an origin (`read.names`). The web page has its own form, with
+only a few filters (`filters` in `server.pages.request`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ class SearchFilters(TypedDict, total=False):
     """Search filters and bounds; all are optional.
 
     Attributes:
-        scope: `memories` (the default), `history` for conversation turns, or `all` for both in one
-            order.
+        scope: `memories` (the default), `history` for conversation turns, or `all` for both, ranked
+            together.
         conversation: Only turns in this conversation. Your own conversation takes precedence over
             one in `shared`.
         role: Only turns with this role: `user`, `assistant`, `system` or `tool`.

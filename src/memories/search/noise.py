@@ -84,7 +84,7 @@ def bounds_of_doubtful_query(
 def find_bounds(
     store: Store, alternatives: Sequence[Filter], query: Query, gathered: GatheredCandidates
 ) -> NoiseBounds:
-    """Return the similarities that a query needs; only a doubtful query has bounds.
+    """Return the similarity bounds for a query; only a doubtful query has any.
 
     Args:
         store: The searched store.

@@ -82,7 +82,7 @@ class Weights(NamedTuple):
     brevity: float = -1.12
 
 
-BEYOND_LIMIT = "beyond the limit"  # reason to drop a candidate that enough better ones precede
+BEYOND_LIMIT = "beyond the limit"  # reason to drop a hit after the first `limit`
 LOW_CONFIDENCE = "confidence"  # first word of the reason to drop a decayed candidate
 WEIGHTS = Weights()
 WORD_WEIGHTS = (
@@ -205,7 +205,7 @@ class Features(NamedTuple):
 
 
 class NoiseBounds(NamedTuple):
-    """The similarities that a query needs because it may be noise; by default, none.
+    """Bounds on similarity, for a query that may be noise. By default, there are none.
 
     Attributes:
         floor: If no candidate is this similar, the query is noise and has no hits.
@@ -224,12 +224,12 @@ class RankingRules(NamedTuple):
         min_similarity: The lowest similarity of a hit, as a cosine.
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
-        include_corrected: Keep hits that other hits correct.
-        noise_bounds: The similarities that the query needs because it may be noise.
+        include_corrected: Whether to keep hits that other hits correct.
+        noise_bounds: Bounds on similarity, if the query may be noise.
         noise_mean: The similarity of two unrelated texts; a constant of the embedder.
         rank_by: One of `RANKS`. `relevance` considers age and use within bounds. `similarity`
-            ignores them, and applies no thresholds. `formula` multiplies them with a memory's
-            similarity; turns keep their fused score.
+            ignores them, and applies no thresholds. `formula` multiplies a memory's similarity by
+            them; turns keep their fused score.
         relevance: The influence of age and use, and the thresholds.
         calibration: The curve of the embedder, which converts the thresholds; None without
             similarities.
@@ -508,9 +508,9 @@ def _is_clear(ranked: Ranked, calibration: tuple[float, float]) -> bool:
 def _may_answer(ranked: Ranked, near_clear: float, best_word_score: float) -> bool:
     """Return whether a memory below its threshold may be the answer.
 
-    It may if it is from a day in the query, or consists of the query's words. A stale memory also
-    may if it shares enough words with the query; any other, if it shares a word or no clear memory
-    is much more similar.
+    A memory may be the answer if it is from a day in the query, or consists of the query's words. A
+    stale memory may also be the answer if it shares enough words with the query. For any other
+    memory, one shared word is enough, or that no clear memory is much more similar.
 
     Args:
         ranked: The memory.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
 
 
-# The evidence in an explanation, in order: each name there, with the name in `Evidence`.
+# Maps the names in an explanation, in order, to the names in `Evidence`.
 _EVIDENCE = {
     "similarity": "similarity",
     "words": "word_score",
@@ -38,7 +38,7 @@ _EVIDENCE = {
     "question": "question",
     "brevity": "brevity",
 }
-# A memory's explanation has only these; the others are for turns.
+# The names in a memory's explanation; the others are only for turns.
 _EVIDENCE_OF_MEMORIES = ("similarity", "words", "window_words", "session_words", "date")
 
 
@@ -186,7 +186,7 @@ class _Considering(Sequence[Considered]):
         return repr(self._entries)
 
     def __reduce__(self) -> tuple[type[tuple[Considered, ...]], tuple[object, ...]]:
-        """Pickle and copy only the entries, as a tuple, since the search uses an open store."""
+        """Pickle and copy only the candidates, as a tuple, since the search uses an open store."""
         return tuple, (self._entries,)
 
     def __len__(self) -> int:

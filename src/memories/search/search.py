@@ -73,9 +73,9 @@ class SearchRequest(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         min_similarity: The lowest similarity of a hit, on the calibrated scale.
         include_corrected: Whether to show hits that other hits correct, after those hits.
-        predicates: For conditions that a store's filter can't express, such as `or`: a function
-            that returns whether a candidate matches, for each collection that is searched. Empty if
-            there is no such condition.
+        predicates: For each searched collection, a function that returns whether a candidate meets
+            the conditions that a store's filter can't express, such as `or`. Empty if there are no
+            such conditions.
         rank_by: One of `RANKS`; see `RankingRules`.
         relevance: How much age and use influence the ranking, and the thresholds.
     """
@@ -186,7 +186,7 @@ def _divide_by_collection(
     projects: Sequence[str] | None,
     instant: "tuple[datetime, float, Judge | None]",
 ) -> tuple[list[Filter], dict[Collection, Predicate]]:
-    """Return the request's `alternatives` and `predicates`, given a filter for any collection."""
+    """Return the request's `alternatives` and `predicates`, given a filter without a collection."""
     alternatives: list[Filter] = []
     predicates: dict[Collection, Predicate] = {}
     expression = filters.get("where")
@@ -204,7 +204,7 @@ def _divide_by_collection(
 
 
 def _parse_rank(rank: str | None, config: Config) -> str:
-    """Return one of `RANKS`; the setting's if the search has none."""
+    """Return the rank of a search, one of `RANKS`; by default, the setting `rank`."""
     if rank is None:
         rank = config.rank
     if rank not in RANKS:
@@ -213,7 +213,7 @@ def _parse_rank(rank: str | None, config: Config) -> str:
 
 
 def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filter:
-    """Return the filter for the records to search, for any collection."""
+    """Return the filter for the records to search, whatever their collection."""
     where = apply_filters(lookup.where(), filters, now)
     collections = collections_of(filters.get("scope", "memories"))
     for name, row in FILTERS.items():
@@ -279,9 +279,7 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 def _gather_and_rank(
     store: Store, request: SearchRequest
 ) -> tuple[GatheredCandidates, list[Ranked]]:
-    """Gather and rank candidates, in growing numbers, until enough of them are hits or more can't
-    help.
-    """
+    """Gather and rank more and more candidates, until enough are hits or the store has no more."""
     turn_count = 2 * request.limit  # number of candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)
@@ -345,7 +343,7 @@ def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gather
 def _apply_predicates(
     request: SearchRequest, memories: GatheredCandidates, turns: GatheredCandidates
 ) -> tuple[GatheredCandidates, bool]:
-    """Return the candidates that match the predicates, and whether every candidate does.
+    """Return the candidates that match the predicates, and whether all of them did.
 
     The `has_more` of the result isn't used.
     """
@@ -363,7 +361,7 @@ def _apply_predicates(
 
 
 def _make_rules(request: SearchRequest, bounds: NoiseBounds) -> RankingRules:
-    """Return the rules for ranking: a search's own, and its embedder's constants."""
+    """Return the rules for ranking: the bounds of the search, and the constants of its embedder."""
     embedder = request.query.embedder
     rules = RankingRules(
         weight=request.query.weight,

@@ -109,7 +109,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
-            continue  # another process removed it
+            continue  # removed by another process
         similarity = None
         if not columns.has_no_vector[row]:
             similarity = float(matches.similarity[row])
