@@ -67,10 +67,10 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
     heads = [
         "data",
         "pairs",
-        "related, 5 %",
+        "related, 5%",
         "related, median",
         "unrelated, median",
-        "unrelated, 95 %",
+        "unrelated, 95%",
     ]
     report.table([*heads, "fitted slope", "fitted middle"], rows)
     _print_curve(*pairs["all"], used)

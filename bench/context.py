@@ -236,7 +236,7 @@ def _print(data: DataSet, measured: dict[tuple[str, int], list[Given]]) -> None:
                             f"{gap.p:.4f}",
                         )
                     )
-    report.table(["metric", "against", "difference", "95 % interval", "p"], compared)
+    report.table(["metric", "against", "difference", "95% interval", "p"], compared)
 
 
 def _any(question: Question, given: Given) -> bool:

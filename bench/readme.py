@@ -27,11 +27,11 @@ _DOCUMENTED_FIRST = (
      "SQLite, Chroma", "Markdown files", "SQLite, Cloudflare, Milvus"),
 )  # fmt: skip
 _MEASURED = {
-    ("writes", "kept"): "8 agents write 200 texts at once: kept, out of those acknowledged",
-    ("told-again", ""): "a fact is stored again with a new value: the new one ranks first",
+    ("writes", "kept"): "texts kept of those acknowledged, when 8 agents write 200 at once",
+    ("told-again", ""): "a fact is stored with a new value, and the new value ranks first",
     ("secrets", ""): "secrets removed before a text is written",
     ("erased", ""): "erased texts (`forget`) gone from every file",
-    ("needed", "any"): "prompts with a needed fact in the top 5",
+    ("needed", "any"): "prompts for which the top 5 contain a needed fact",
     ("tools", "tokens"): "tokens in the tool list",
 }
 _DOCUMENTED_LAST = (
@@ -82,8 +82,8 @@ def render_figures() -> str:
 | | figure | measured in | printed by |
 |---|---|---|---|
 | No acknowledged write is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
-| It finds what was said | {right}, in the LoCoMo benchmark and without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
-| It costs few tokens | a search result has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It finds what was said | {right} in the LoCoMo benchmark, without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
+| It costs few tokens | the answer to a search has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It notices corrections | {newer}; `--as-of` shows the past, `rollback` undoes | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It is fast | a search of 100,000 memories takes {milliseconds} once the program is running | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |
 """

@@ -361,7 +361,9 @@ def _cold(url: str, home: Path) -> tuple[list[float], list[float]]:
 
 
 def _print_layers(measured: Sequence[Measured]) -> None:
-    report.heading("What our layer adds to a search by vector: the difference of the two medians")
+    report.heading(
+        "What our layer adds to a search by vector: the difference between the two medians"
+    )
     report.table(
         [
             "store",
