@@ -75,7 +75,7 @@ def test_the_first_picture_shows_only_the_newer_statement() -> None:
 def test_help_and_guide_list_the_same_exit_codes() -> None:
     from memories.cli import help_page
 
-    sentence = "0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged records were left out"
+    sentence = "0 done; 1 error; 2 usage; 3 not stored: a duplicate; 4 done, but damaged records were left out"
     sentence += ", or the store was unreachable and the scratchpad answered."
     assert f"xit codes: {sentence}" in " ".join(help_page().split())
     guide = (ROOT / "docs/cli.md").read_text(encoding="utf-8")

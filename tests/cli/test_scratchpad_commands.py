@@ -231,7 +231,9 @@ def test_the_scratchpad_answers_when_the_store_is_down(
     assert answer.code == 4
     assert (answer.json["degraded"], answer.json["tier"]) == (True, "hot")
     assert [each["content"] for each in answer.json["results"]] == ["The user prefers tabs"]
-    assert answer.err.startswith("the store can't be used; this answer is from the scratchpad: ")
+    assert answer.err.startswith(
+        "this answer is from the scratchpad, because the store can't be used: "
+    )
     assert answer.err.count("\n") == 1
     assert answer.json["error"]
     answer = memory("prompt", "-n", "bob", env=environment)

@@ -123,7 +123,7 @@ Defaults:
   folder, then config.toml, then the default. memory config shows all settings.
 
 Exit codes:
-  0 done, 1 error, 2 usage, 3 not stored: a duplicate, 4 done, but damaged
+  0 done; 1 error; 2 usage; 3 not stored: a duplicate; 4 done, but damaged
   records were left out, or the store was unreachable and the scratchpad
   answered. Storing the same text again exits 0 with "stored": false.
 
@@ -135,8 +135,8 @@ Examples:
 def expand(arguments: list[str]) -> list[str]:
     """Return a command line with an alias replaced by the command's own name.
 
-    `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`. No arguments, or
-    only `help`, become `help`.
+    `help COMMAND` becomes `COMMAND --help`, and `help --all` becomes `--help`. `help` alone stays
+    the same, and no arguments become `help`.
     """
     first, *rest = arguments or ["help"]
     if first != "help":

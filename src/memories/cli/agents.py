@@ -281,7 +281,7 @@ def _build_session_block(
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
     """Return the project's name, and whether it may be only the last part of a longer name.
 
-    Without a name, the project is the working folder's.
+    If no name is given, use the working folder's project.
     """
     from memories.identity.place import here, name_project
 

@@ -62,9 +62,9 @@ _MODEL_PACKAGES = {"minilm": "memoriae", "e5": "memoriae-e5"}
 def backup(config: "Config", target: str | None, keep: int | None) -> None:
     """Copy the entire store to a file, and verify the copy.
 
-    Other programs may write to the store during the backup. In DIR, the file is named after the
-    store and the time; by default, DIR is the folder backups in MEMORY_HOME. A SQLite store is
-    copied to a SQLite file; any other store is exported with its vectors.
+    Other programs may write to the store during the backup. In a DIR, the file is named after the
+    store and the time. The default DIR is MEMORY_HOME/backups. A SQLite store is copied to a SQLite
+    file; any other store is exported with its vectors.
     """
     from memories.transfer.backup import back_up
     from memories.write.turn_queue import count_waiting
@@ -357,7 +357,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield a finding for each folder in the place of a file that the program or store needs."""
+    """Yield a finding for each folder whose path should be that of one of our files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}

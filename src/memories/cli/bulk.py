@@ -106,7 +106,7 @@ def restate_each(
         try:
             before = memories.history(name)  # `get` would count a read
         except NotFound:
-            change(name)  # raises `NotFound` too, but checks the request first
+            change(name)  # checks the request first, then raises `NotFound` too
             raise
         return before, change(name)
 
@@ -213,7 +213,7 @@ def check_selection(
     """Check that a command either names memories or gives an expression.
 
     Raises:
-        InvalidInput: It does both or neither, or names memories with --dry-run.
+        InvalidInput: The command does both or neither, or names memories with --dry-run.
     """
     if (arguments or key is not None) and where is not None:
         name = "ID" if arguments else "--key"
@@ -301,8 +301,8 @@ def rollback(
     Memories created since then are deleted, or rejected if they are pending. Deleted or
     replaced memories are restored, and changed ones get a version with the old text. Nothing is
     lost: the output contains the command that undoes the rollback. Turns are not changed. With
-    --where, only memories that match, now or in any version since TIME, are rolled back. Exits 1 if
-    some could not be rolled back.
+    --where, a memory is rolled back only if it matches now or matched in any version since TIME.
+    Exits 1 if some could not be rolled back.
     """
     return change_many(partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 
@@ -530,7 +530,7 @@ def _draft(line: str, plan: Plan) -> Draft:
 
 
 def _rename_fields(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line's fields under our names.
+    """Return a line's fields; names that only other programs use are replaced with ours.
 
     Raises:
         InvalidInput: A field is unknown, or appears under both of its names.

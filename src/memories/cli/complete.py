@@ -116,5 +116,5 @@ class Bash(BashComplete):
         return words, beginning
 
     def format_completion(self, item: CompletionItem) -> str:
-        """Return a line for the shell, without the beginning that the shell keeps."""
+        """Return the line that offers a completion, without the beginning that Bash keeps."""
         return f"{item.type},{item.value.removeprefix(self._prefix)}"

@@ -232,7 +232,7 @@ def _confirm_by_name(name: str, contents: str) -> bool:
 
 @contextlib.contextmanager
 def _open_store(memories: "Memories") -> Iterator["Store"]:
-    """Open all namespaces of a command's store, with the vector space that the store uses."""
+    """Open a command's store for all namespaces, with the vector space that the store uses."""
     from memories.stores import open_store
     from memories.stores.records import Collection, Filter, Space
 

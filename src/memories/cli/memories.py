@@ -122,8 +122,9 @@ def create(
     """Store a memory, unless it is already stored.
 
     CONTENT is the text, or - to read it from standard input. If a memory with the same text exists,
-    new details such as tags are merged into it ("stored": false, "merged"), and the exit code is 0.
-    A very similar text is a duplicate: it is not stored, and the exit code is 3.
+    new details such as tags are merged into it; the output has "stored": false and lists them under
+    "merged", and the exit code is 0. A very similar text is a duplicate: it is not stored, and the
+    exit code is 3.
 
     --jsonl and --lines report the result of each line; other options apply to all lines. Exits 1 if
     any line was refused, else 3 if any is a duplicate.
@@ -163,7 +164,7 @@ def create(
 
 
 def _describe(created: "Created", *, force: bool) -> tuple[str, str]:
-    """Say, for an error message, what was stored and what a second run would do."""
+    """Return what was stored and what a second run would do, as clauses for an error message."""
     memory = created.memory
     if memory is None:
         return f"nothing was stored, since {created.note or 'a very similar memory exists'}", ""
@@ -210,10 +211,10 @@ def update(
 ) -> int:
     """Add a new version of a memory, with new text or tags.
 
-    Anything you leave out stays the same, except that new text drops the anchors that it no longer
-    names and a --valid-until that has passed. --anchor replaces all anchors. CONTENT is the new
-    text, or - to read it from standard input. If ID is -, the options apply to all memories whose
-    IDs are on standard input.
+    Anything you leave out stays the same. But new text removes anchors that it no longer mentions,
+    and a --valid-until that has passed. --anchor replaces all anchors. CONTENT is the new text, or
+    - to read it from standard input. If ID is -, the options apply to all memories whose IDs are on
+    standard input.
     """
     from memories.cli.bulk import restate_each
 
@@ -301,7 +302,7 @@ def _deletion(memories: "Memories", memory: "Memory") -> str:
 )
 @option(
     "--version", metavar="N", parse=whole_number_or("version must be a whole number, 1 or more"),
-    help="Version to restore, if the memory is not deleted.",
+    help="For a current memory: the earlier version to restore.",
 )  # fmt: skip
 @option(
     "--replace", is_flag=True,
@@ -372,7 +373,8 @@ def forget(
 
     No byte of the memory stays in the store, and this can't be undone. Give one or more IDs, or -
     to read them from standard input. --where erases all memories or turns in your own namespace
-    that match the expression. For a memory, even a deleted one, only the latest version is matched.
+    that match the expression. Deleted memories are included. Only the latest version of each memory
+    is matched.
     """
     from memories.cli.bulk import check_selection, for_each, forget_where, note_copies
 

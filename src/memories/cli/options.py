@@ -1,4 +1,4 @@
-"""Options shared by commands; also loads a run's settings, opens its memory and reads its input."""
+"""Options shared by commands; functions that load settings, open the memory and read input."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-# the kind of names offered as values
+# for these parameters, the kind of names in the store that a shell offers as completions
 _COMPLETED = {
     "conversation": "conversations", "key": "keys", "project": "project", "supersedes": "ids",
 }  # fmt: skip
@@ -113,7 +113,7 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
     """Add the options for output, namespace and store; pass a `Memories` as the first argument.
 
     Args:
-        reads: Whether the command looks up memories, so that `--no-shared` makes sense.
+        reads: Whether the command looks up memories; if so, it also gets `--no-shared`.
         selects: Whether to pass the memories of `named_options` as `selection`.
     """
     options = [namespace_option, store_option, format_option]
@@ -422,7 +422,7 @@ def filter_option(name: str, group: str = "") -> Decorator:
 
 
 def value_option(row: Parameter, group: str) -> Decorator:
-    """Return the option for a row that takes a value."""
+    """Return the option for a parameter that takes a value."""
     parse: Callable[[str], Any] | None = None
     if row.kind == "whole":
         parse = parse_whole_number

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FORMATS = ("json", "text", "compact")
 INTERRUPTED = "Interrupted. Nothing was changed."
 IN_DOUBT = "Interrupted. The change was not confirmed: it may or may not have been saved."
-SCRATCHPAD_INSTEAD = "the store can't be used; this answer is from the scratchpad: {}"
+SCRATCHPAD_INSTEAD = "this answer is from the scratchpad, because the store can't be used: {}"
 _EDITORS = ("sensible-editor", "nano", "vim", "vi")  # tried if neither VISUAL nor EDITOR is set
 _TEXT_FILE = "memory.txt"
 # Characters that join emoji, or Arabic or Indic letters, as standard spelling requires.

@@ -182,10 +182,10 @@ def accept(
 ) -> int:
     """Accept pending memories, so that searches find them.
 
-    Name memories by ID, with - to read IDs from standard input, or select them with --all and
-    filters. Like a new memory, each accepted memory is compared with existing ones; exits 3 if some
-    were left pending because they are duplicates. Suspicious memories must be named by ID, unless
-    you add --suspicious.
+    Name memories by ID (- reads IDs from standard input), or select them with --all and filters.
+    Like a new memory, each accepted memory is compared with existing ones; exits 3 if some were
+    left pending because they are duplicates. Suspicious memories must be named by ID, unless you
+    add --suspicious.
     """
     _require_person(yes=yes, dry_run=dry_run)
     named, batch = _select(memories, ids, everything, _nonempty(filters))
@@ -252,8 +252,7 @@ def reject(
 ) -> None:
     """Delete pending memories; restore puts a memory back in the queue.
 
-    Name memories by ID, with - to read IDs from standard input, or select them with --all and
-    filters.
+    Name memories by ID (- reads IDs from standard input), or select them with --all and filters.
     """
     _require_person(yes=yes, dry_run=dry_run)
     rule = _nonempty({**filters, "suspicious": suspicious or None})
@@ -331,7 +330,7 @@ class _Decisions:
     def __init__(self, memories: "Memories", rule: Mapping[str, Any]) -> None:
         self._memories = memories
         self._ids = memories.review.select(**rule)[::-1]  # newest first, as in the list
-        self._decisions: list[_Decision] = []  # about the first of `_ids`, in order
+        self._decisions: list[_Decision] = []  # `_decisions[n]` is about `_ids[n]`
 
     def run(self) -> None:
         """Read keys until everything is decided, or the user quits."""

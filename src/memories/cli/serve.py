@@ -104,7 +104,7 @@ class StartChat(NamedTuple):
     "--uninstall", "action", flag_value="uninstall", section="Manage",
     help="Remove the file that --install wrote in an earlier version.",
 )  # fmt: skip
-@option("--install", "action", flag_value="install", hidden=True, help="Explain the replacement.")
+@option("--install", "action", flag_value="install", hidden=True, help="Explain what replaces it.")
 @option("--dry-run", is_flag=True, hidden=True, help="Like --install, for old scripts.")
 @with_settings(store_option, format_option)
 def serve(
@@ -220,8 +220,8 @@ def chat(
 ) -> StartChat:
     """Talk to an agent that remembers you.
 
-    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID chooses whose memory is used, and MEMCLI_THREAD_ID the
-    session; docs/chat.md has the details. Reads lines from the terminal or from a pipe.
+    Needs MOONSHOT_API_KEY. MEMCLI_USER_ID chooses the user whose memory is used; MEMCLI_THREAD_ID
+    chooses the session. Reads lines from the terminal or from a pipe. See docs/chat.md.
     """
     if live and not demo:
         raise InvalidInput("--live requires --demo; to talk to the real model, omit --live")
@@ -344,7 +344,7 @@ def _manage(config: Config, action: str) -> int:
         return 0
     status = send(config, action) or {"running": False}
     if action == "stop":
-        process = status.get("process")  # unknown for servers of earlier versions
+        process = status.get("process")  # servers of earlier versions don't report it
         has_ended = process is None or _wait_for_end(config, process)
         status = {**status, "running": not has_ended, "stopped": status["running"] and has_ended}
         done = "Stopped" if has_ended else "Told to stop, but still running:"

@@ -250,7 +250,7 @@ def _operations(figures: "Stats") -> str:
         rows.append((safe(name), str(total), str(failed), *times, *map(str, counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     tokens = amount(figures.tokens, "token", "tokens")
-    assert figures.noted_since is not None  # there are operations
+    assert figures.noted_since is not None  # it is None only if there are no operations
     lines = [f"since {format_time(figures.noted_since)}: {tokens} given to models"]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]

@@ -351,8 +351,8 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
     Other users of the machine can see a command's options, so pass a URL with a password through
     standard input (--to -) or MEMORY_MIGRATE_TO.
 
-    With --partitions, the store stays in place and is repartitioned while others use it, completely
-    or not at all.
+    With --partitions, the store is not copied but repartitioned, completely or not at all. Others
+    can use it meanwhile.
     """
     if target is not None and partitions is not None:
         raise InvalidInput("--to and --partitions can't be combined; give one of them")
@@ -452,8 +452,8 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     """Recompute all vectors with another embedder.
 
     Searches work while the command runs, and an interrupted command can be run again. Afterwards,
-    the new embedder is used, and its name is saved in config.toml, unless an option or the
-    environment names the store. For the embedder in use, only missing vectors are computed.
+    the new embedder is used. Its name is saved in config.toml, unless an option or the environment
+    names the store. For the embedder in use, only missing vectors are computed.
 
     The model e5 supports about 100 languages; --install adds it to the installation of this
     program.

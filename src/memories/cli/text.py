@@ -53,13 +53,15 @@ if TYPE_CHECKING:
     from memories.write.create import Created
     from memories.write.review import Reviewed, Rivals
 
-MAX_LINES = 6  # on a terminal, at most this many lines of each text are shown
-MAX_SHOWN = 2_000  # of several texts, at most this many characters each are shown
+MAX_LINES = 6  # maximum number of lines of each text that are shown on a terminal
+MAX_SHOWN = 2_000  # maximum number of characters of each text, if there are several
 CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
-_LINKS = "supersedes superseded_by corrects also_corrects corrected_by".split()  # of a history
+_LINKS = (
+    "supersedes superseded_by corrects also_corrects corrected_by".split()
+)  # fields shown below a history
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
@@ -67,7 +69,7 @@ _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
 def memory(record: Memory) -> str:
-    """Return a complete memory: the fields in `answers.fields` that have a label."""
+    """Return a memory in full: all its fields that have a label in `answers.fields`."""
     cells = {field.name: _cell(getattr(record, field.name)) for field in MEMORY if field.label}
     cells["tags"] = _tags(record.tags) or "-"
     cells["decay_policy"] = f"{record.decay_policy}, confidence {record.confidence:.0%}"

@@ -184,7 +184,7 @@ def _report_refused(turns: "Sequence[Turn]") -> int:
 
 
 def _describe(turns: "Sequence[Turn]") -> tuple[str, str]:
-    """Say, for an error message, what was stored and what a second run would do."""
+    """Return what was stored and what a second run would do, as clauses for an error message."""
     stored = [turn for turn in turns if turn.status == "stored"]
     if not stored:
         return "nothing new was stored", "running the command again is harmless"
@@ -209,8 +209,8 @@ def _describe(turns: "Sequence[Turn]") -> tuple[str, str]:
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
-    Turns that are waiting to be stored come last. If the store does not respond, only those are
-    shown, and the exit code is 1.
+    Turns that are waiting to be stored come last. If the store does not respond, only the waiting
+    turns are shown, and the exit code is 1.
     """
     read = partial(memories.tail_turns, conversation, **filters)
     return _emit_turns(memories, conversation, read, filters.get("as_of"))
@@ -233,8 +233,8 @@ def show(
 ) -> int:
     """Show the turns of a conversation, oldest first.
 
-    Turns that are waiting to be stored come last. If the store does not respond, only those are
-    shown, and the exit code is 1.
+    Turns that are waiting to be stored come last. If the store does not respond, only the waiting
+    turns are shown, and the exit code is 1.
     """
     read = partial(memories.turns, conversation, start=start or 0, **filters)
     return _emit_turns(memories, conversation, read, filters.get("as_of"))
