@@ -304,9 +304,9 @@ class GroupCommit:
             _Apart: A write that was made together with others failed and can't be undone
                 separately; nothing was written.
         """
-        # Transactions are nested three deep: only the outermost one commits, the one of each
-        # `LoggedStore` ends by adding its log entry, and the one of each write is a savepoint or,
-        # in a `BufferedStore`, nothing of its own.
+        # Transactions are nested three deep. Only the outermost one commits. Each `LoggedStore`
+        # has a transaction that ends by adding a log entry. Each write has one too: a savepoint
+        # or, in a `BufferedStore`, no transaction in the store.
         parts: list[_Part] = []
         until = time.monotonic() + _SECONDS
         with self._store.transaction():

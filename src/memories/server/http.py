@@ -245,7 +245,7 @@ class Web:
         )
         try:
             settings.load()
-        except OSError as exc:  # also an `SSLError`
+        except OSError as exc:  # includes `SSLError`
             reason = getattr(exc, "reason", None) or exc.strerror
             raise ConfigError(
                 f"cannot use the TLS certificate {certificate} with the key {key}: {reason}"

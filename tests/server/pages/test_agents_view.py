@@ -132,7 +132,7 @@ def test_a_folder_sets_the_project_the_namespace_and_whether_memory_is_on(
     ("query", "status", "sentence"),
     [
         ("host=emacs", 400, "there is no agent"),
-        ("message=%2Fcompact", 200, "Commands of the agent"),
+        ("message=%2Fcompact", 200, "This message is a command"),
         ("message=memory+off", 200, "switches memory on or off"),
         ("as_of=2026-01-01", 200, "is not recorded"),
     ],

@@ -232,7 +232,7 @@ def test_memories_can_be_changed_in_the_agents_view(site: Site, opened: Open) ->
     line = prompt.locator("article", has_text="Deploys")
     line.wait_for()
     assert "on Fridays" in prompt.locator("pre").inner_text()
-    assert "It has" in line.locator(".because").inner_text()
+    assert "It contains" in line.locator(".because").inner_text()
     line.get_by_text("Not useful").click()
     prompt.get_by_text("Nothing: the message needs no memory").wait_for()
     assert "not useful" in line.locator(".because").inner_text()

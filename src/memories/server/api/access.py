@@ -59,7 +59,7 @@ class Principal(NamedTuple):
         return tokens.LEVELS.get(self.grants.get(namespace) or self.grants.get(tokens.ALL, ""), 0)
 
     def _level_everywhere(self) -> int:
-        """Return the lowest access level in any namespace, named or not."""
+        """Return the level that the sender has at least in every namespace."""
         return min(map(self.level, (tokens.ALL, *self.grants)))
 
     @property
@@ -320,7 +320,9 @@ class Access:
         return sessions
 
     def _count(self, sender: str, rate: float, burst: float) -> None:
-        """Count a request against a sender's limit: `rate` a second, at most `burst` at once.
+        """Count a request against a sender's limit of `rate` requests per second.
+
+        After a pause, up to `burst` requests may come at once.
 
         Raises:
             Refused: 429, the sender has reached the limit.

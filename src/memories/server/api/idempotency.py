@@ -131,7 +131,7 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # less to write for each small row
+            database.execute("PRAGMA page_size = 1024")  # rows are small, so write less for each
             _use_log(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
@@ -259,8 +259,8 @@ class Keyed:
 
     Attributes:
         begun_at: When the write first began.
-        again: Whether an earlier attempt may already have run, because its server was stopped or
-            its response can't be rebuilt.
+        again: Whether an earlier attempt may have made the change: its server was stopped, or its
+            response can't be rebuilt.
         answer: The response, if this process still has it.
         summary: A summary of the response, if there already is one; see `end`.
     """

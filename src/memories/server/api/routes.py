@@ -218,7 +218,7 @@ class Call(NamedTuple):
         return readable_namespaces(self.memories.namespace, shared=self.shared)
 
     def without_place(self, shape: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a response, without paths on the server unless the sender manages the store."""
+        """Remove paths on the server from a response, unless the sender manages the store."""
         return shape if self.who.manages_store else shapes.without_place(shape)
 
 

@@ -227,7 +227,7 @@ class ServerState:
         """Count a stream while it is open, so that no sender can take all streams.
 
         Raises:
-            Refused: 429, the sender has too many streams open; 503, all senders together have.
+            Refused: 429, the sender has too many streams open; 503, too many are open in all.
         """
         if self._streams_by_sender[sender_id] >= _MAX_STREAMS_OF_A_SENDER:
             raise Refused(429, "your token has too many streams open; close one", retry_after="1")

@@ -320,8 +320,8 @@ def _new_events(call: Call, seen: Seen) -> list[str]:
 def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntry] | None, int]:
     """Return the log entries above a given number, newest first, and the last entry's number.
 
-    Return None instead of the entries if there are too many, or if the log is shorter than that
-    because the namespace was erased.
+    Return None instead of the entries if there are too many, or if the log no longer has an entry
+    with that number because the namespace was erased.
     """
     while True:
         last = _last_entries(call.server, (namespace,))[namespace]
@@ -333,9 +333,8 @@ def _entries_since(call: Call, namespace: str, after: int) -> tuple[list[LogEntr
         memories = call.server.handles.of(call.who, namespace, shared=False)
         entries = memories.log(limit=missed)
         if len(entries) < missed or entries[-1].number <= after + 1:
-            return [
-                entry for entry in entries if entry.number > after
-            ], last  # otherwise, more entries were written in the meantime
+            return [entry for entry in entries if entry.number > after], last
+        # More entries were written in the meantime.
 
 
 def _is_still_allowed(call: Call) -> bool:

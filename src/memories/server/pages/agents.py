@@ -46,7 +46,7 @@ _LEFT_OUT = {
     "captured": "It was captured, and nobody has accepted it.",
     "one_writer": "Other memories by the same agent fill that agent's share.",
     "recall_off": "You marked it as not useful: agents see it only when they search.",
-    "expired": "Its time has passed.",
+    "expired": "It has expired.",
     "no_room": "There was no room for it, or a conversation shown here says the same thing.",
     "in_context": "The session block already shows it.",
     "corrected": "A newer memory corrects it and takes its place.",
@@ -54,7 +54,7 @@ _LEFT_OUT = {
     "other_project": "It is about another project.",
 }
 _SILENT = {
-    "command": "Commands of the agent's program recall nothing.",
+    "command": "This message is a command to the agent's program; it recalls nothing.",
     "switch": "This message switches memory on or off; it recalls nothing.",
     "empty": "No person wrote this message, so it recalls nothing.",
 }

@@ -1,4 +1,4 @@
-"""The picture of a memory: projects over time, with corrections as arrows."""
+"""The map page: draws projects over time, with corrections as arrows."""
 
 import math
 from collections import Counter
@@ -203,7 +203,7 @@ def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
 def _draw_arrows(
     shown: "Sequence[Memory]", timeline: _Timeline, places: Mapping[str, float]
 ) -> tuple[list[Arrow], set[tuple[str, int]]]:
-    """Return the arrows between spans, and the rows and spans with a correction inside."""
+    """Return the arrows between dots, and the dots (row and span) that contain a correction."""
     arrows: list[Arrow] = []
     inside: set[tuple[str, int]] = set()
     for older, newer in _pairs(shown):

@@ -114,8 +114,8 @@ def describe_words(text: str, terms: Sequence[str]) -> str:
         return "It shares no words with your question."
     quoted = ", ".join(f"“{term}”" for term in present[:6])
     if len(wanted) == 1:
-        return f"It has the word {quoted}."
-    return f"It has {len(present)} of {len(wanted)} words: {quoted}."
+        return f"It contains the word {quoted}."
+    return f"It contains {len(present)} of {len(wanted)} words: {quoted}."
 
 
 def _words(terms: Sequence[str]) -> set[str]:

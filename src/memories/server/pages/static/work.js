@@ -77,7 +77,7 @@ async function change(ids, path, body, verb) {
     }
   } catch (error) {
     await refresh();
-    return changed ? report(`${changed} of ${ids.length} ${verb}; then: ${error.message}`, undo) : tell(error.message);
+    return changed ? report(`${changed} of ${ids.length} ${verb}, then an error: ${error.message}`, undo) : tell(error.message);
   }
   for (const box of all("input[name=choose]:checked")) box.checked = false;
   await refresh();
