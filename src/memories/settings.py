@@ -420,8 +420,8 @@ SETTINGS = (
             "maximum number of tokens in a context, or none", harmless=True),
     Setting("context_max_per_writer", "CONTEXT_MAX_PER_WRITER", 3,
             _number_or_none(validate.MAX_LIMIT),
-            "maximum number of memories, and of recalled turns, from each other writer in a "
-            "context, or none"),
+            "maximum number of memories, and of recalled turns, from each of the other writers in "
+            "a context, or none"),
     Setting("context_memory_characters", "CONTEXT_MEMORY_CHARACTERS", 8000,
             _whole_number(1, 100_000_000),
             "maximum number of characters of all memories in a context", harmless=True),

@@ -177,7 +177,7 @@ def test_an_unreachable_service_is_named_and_the_fallback_searches_by_words(
     made = memory("create", "The cache is Redis", "-n", "bob").json
     assert made["stored"]
     assert made["note"].startswith(
-        "stored without a vector; until `memory reembed` it is found only by its words: the emb"
+        "stored without a vector, so only words find it until `memory reembed` is run: the emb"
     )
 
 

@@ -1123,7 +1123,7 @@ def test_with_the_fallback_a_failing_service_returns_no_vectors(
     made = embed_to_store(opened(server, embedder_fallback="local"), ["one", "two"])
     assert list(made.vectors) == [None, None]
     assert made.note.startswith(
-        "stored without a vector; until `memory reembed` it is found only by its words: the emb"
+        "stored without a vector, so only words find it until `memory reembed` is run: the emb"
     )
     assert made.note in caplog.text
 

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
-_STILL_CONNECTED = "Entries from before memory connect are back; to remove them, run this again."
+_STILL_CONNECTED = (
+    "The entries for Memories that were there before memory connect are back; to remove them, run "
+    "this again."
+)
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
     "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")

@@ -675,7 +675,7 @@ _LEFT_OUT = {
     "suspicious": "that look like instructions to a model (--include-suspicious)",
     "tool_turn": "turns of tools or the system (--include-tool-turns)",
     "captured": "captured by a hook and not accepted (memory search shows them)",
-    "one_writer": "beyond the limit for each other writer (CONTEXT_MAX_PER_WRITER)",
+    "one_writer": "above the limit for each of the other writers (CONTEXT_MAX_PER_WRITER)",
     "no_room": "that did not fit (CONTEXT_MEMORY_CHARACTERS)",
 }
 

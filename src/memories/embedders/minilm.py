@@ -151,7 +151,10 @@ class MiniLM:
         return embed_windows(tokenizer.ids(normal_form(text)), WINDOW_TOKENS, run)
 
     def familiarity(self, text: str) -> float:
-        """Return the share of words that the model knows: as one token, or a long word as two."""
+        """Return the share of words that the model knows.
+
+        It knows a word that is one token, or a long word that is two.
+        """
         from memories.languages.text import normal_form
 
         tokenizer, _ = self._load()

@@ -71,8 +71,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class RemoteEmbedder(Embedder, Protocol):
-    """An embedder that embeds many texts at once more cheaply, and questions differently from
-    statements.
+    """An embedder that embeds many texts in one call, or questions differently from statements.
 
     An embedder may have only one of the methods: see the functions `embed_many` and `embed_query`.
     """
@@ -211,7 +210,7 @@ def embed_to_store(
         if not exc.words_instead:
             raise
         note = (
-            f"stored without a vector; until `memory reembed` it is found only by its words: {exc}"
+            f"stored without a vector, so only words find it until `memory reembed` is run: {exc}"
         )
         import logging  # takes 5 ms
 

@@ -47,8 +47,8 @@ _UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
 _HITS = 20  # number of hits that are fetched first; fewer would not be faster
-_MORE = 4  # factor by which more hits are fetched if these are not enough
-_Candidate = tuple[Memory, float | None, Record | None]  # with the score and record of a hit
+_MORE = 4  # if these are not enough, this many times as many are fetched
+_Candidate = tuple[Memory, float | None, Record | None]  # a hit also has a score and a record
 
 
 class MemoriesStore(BaseStore):
@@ -272,7 +272,7 @@ class MemoriesStore(BaseStore):
     def _all_namespaces(self) -> Iterator[Namespace]:
         """Yield the namespaces that directly contain items.
 
-        Such a namespace has more items than all the namespaces one level below it together.
+        Such a namespace has more items in total than the namespaces one level below it together.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:
@@ -301,8 +301,8 @@ def _key(op: GetOp | PutOp) -> str:
 def _key_prefix(namespace: Namespace) -> str:
     """Return the beginning of the keys of a namespace's items.
 
-    It ends at the first slash that doesn't follow a dot: a slash in a label becomes `./`, which
-    can't come from anything else, since a label is not empty and contains no dot.
+    It ends at the first slash that doesn't follow a dot. A slash in a label becomes `./`, and
+    nothing else produces `./`, since a label is not empty and contains no dot.
     """
     return _BETWEEN.join(namespace).replace("/", "./") + "/"
 
@@ -379,9 +379,9 @@ def _fits_filter(value: Any, conditions: Mapping[str, Any]) -> bool:
     """Return whether a value matches a filter: each member equals its condition, or satisfies its
     operators.
 
-    A name with dots is a path, unless the value has a member with that name: `user.city`. Missing
-    members count as None. Values that can't be compared, such as a number and a string, don't
-    match.
+    A name with dots, such as `user.city`, is a path, unless the value has a member with that name.
+    Missing members count as None. Values that can't be compared, such as a number and a string,
+    don't match.
 
     Raises:
         ValueError: An operator is unknown.

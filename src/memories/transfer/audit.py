@@ -28,7 +28,7 @@ from memories.transfer.pages import Part, pages
 
 _WRITING = ("create", "update", "restore", "confirm", "rollback", "turns", "import", "move")
 _MAX_CONVERSATIONS = 100_000  # maximum number of conversations whose names are looked up
-_MAX_POSITIONS = 1_000_000  # maximum number of positions read from one item
+_MAX_POSITIONS = 1_000_000  # maximum number of positions to check for one item
 _HASH = re.compile(r"[0-9a-f]{64}")
 _ANY = -1  # any position in a memory or a conversation
 
@@ -338,7 +338,7 @@ class _ChainCheck:
         if link.number > 1:
             predecessors = [digest.hex() for digest in self._hashes.get(link.number - 1, [])]
         if not any(hash_of(link, previous) == link.hash for previous in predecessors):
-            self.report(f"entry {position} was changed or moved, or the one before it was")
+            self.report(f"entry {position}, or the one before it, was changed or moved")
         hashes = self._hashes.setdefault(link.number, [])
         digest = bytes.fromhex(link.hash)
         if digest in hashes:

@@ -136,8 +136,8 @@ def write(folder: Path, lines: Iterable[str]) -> int:
     memories = [list(rows) for _, rows in groupby(versions, key=_owner)]
     former = _refuse_loss(folder, {_owner(rows[-1]): rows[-1]["text"] for rows in memories})
     paths = {_owner(rows[-1]): path for rows, path in zip(memories, _paths(memories), strict=True)}
-    # Write the index first: other exports use it to recognize the files, and so does the next one
-    # if this one fails.
+    # Write the index first: the next export needs it to recognize the files, even if this one
+    # fails halfway.
     _write_file(folder / INDEX, _render_index(memories, paths, last_line))
     for rows in memories:
         path = paths[_owner(rows[-1])]

@@ -1,4 +1,4 @@
-"""Export lines: records as JSON, written and checked. Pure.
+"""Export lines: writes records as JSON, and checks them. Opens no file.
 
 The same records give the same lines. The first line is a header. The last line contains the number
 of records and the SHA-256 of all previous lines; without it, a file truncated at the end of a line

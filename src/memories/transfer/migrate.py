@@ -271,7 +271,7 @@ class _Migration:
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # A read count is raised by at most this many, since it is only a statistic.
+        # Read counts are only statistics, so each one is raised by `MAX_TOUCHES` at most.
         for number in range(MAX_TOUCHES):
             behind = [
                 record.ref for record, copy in pairs if record.accesses > copy.accesses + number

@@ -13,7 +13,7 @@ from memories.read.lookup import Lookup
 from memories.settings import Config
 from memories.stores.records import Filter
 
-SHOWN = 5  # how many of the most used, and of the never used, memories are listed
+SHOWN = 5  # maximum number of memories listed as most used, and of those listed as never used
 _UNKNOWN = ""
 _NO_LIMIT = 10**9
 _DAY_SECONDS = 86_400
@@ -156,9 +156,8 @@ def _sum(own_events: Iterable[Event], name: str) -> int:
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return a percentile of sorted values.
-
-    This is the smallest value that is at least as large as this share of the values.
+    """Return a percentile of sorted values: the smallest value that is at least as large as the
+    given share of all values; None without values.
     """
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 

@@ -212,13 +212,13 @@ class Log(Opened):
             for at, results in enumerate(entries[3:], 3)
         ]
         replace(store, [*entries[:2], *shifted])
-        assert "entry 3 was changed or moved" in str(check(memories).problem)
+        assert "entry 3, or the one before it, was changed" in str(check(memories).problem)
         exchanged = [
             entries[at]._replace(ref=entries[to].ref)
             for at, to in ((0, 0), (1, 2), (2, 1), (3, 3), (4, 4))
         ]
         replace(store, exchanged)
-        assert "entry 2 was changed or moved" in str(check(memories).problem)
+        assert "entry 2, or the one before it, was changed" in str(check(memories).problem)
         replace(store, entries)
         assert check(memories).problem is None
 

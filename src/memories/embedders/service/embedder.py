@@ -355,7 +355,7 @@ class VectorCache:
 
     It is a file with rows of equal size. The hash of a text determines its row, which a later text
     may overwrite. So the file has a fixed size, and many processes can share it without a lock: a
-    checksum rejects rows that are half written, damaged, or another text's.
+    checksum rejects rows that are half written, damaged, or belong to another text.
 
     The file contains no texts, and each vector is masked with bytes derived from its text. Without
     the text, the vector can't be read, so nothing has to be removed when a memory is forgotten.

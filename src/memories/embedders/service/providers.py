@@ -150,7 +150,7 @@ class Provider:
     Attributes:
         name: The part before the colon in EMBEDDER.
         title: Its name in messages.
-        url: The default URL, of the service run by the maker.
+        url: The URL of the provider's own service, which is the default.
         path: The endpoint below the URL.
         model: The default model.
         batch: The maximum number of texts in a request.

@@ -29,8 +29,8 @@ _MIN_OUTPUT = 40  # minimum length of a tool result that is captured, in charact
 
 
 class Capture:
-    """Appends the texts of one session to the inbox. It never fails a session: an error is only
-    logged.
+    """Appends the texts of one session to the inbox. An error is only logged, so the session
+    continues.
     """
 
     def __init__(self, coordinator: Any, mounted: Mounted, settings: ModuleSettings) -> None:
@@ -127,8 +127,8 @@ class Capture:
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
-        """Run work on the home outside the event loop. The session waits briefly, then continues
-        even if the work is not done.
+        """Run a function on the home in a thread. The session waits briefly, then continues even
+        if the function is still running.
         """
         running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
         running.add_done_callback(_log_failure)

@@ -1,5 +1,7 @@
-"""Splits Markdown into statements: agents' instructions and memory banks, vaults of notes, notes of
-basic-memory, bundles in the Open Knowledge Format, and folders of Anthropic's memory tool.
+"""Splits Markdown files into statements.
+
+The files are agents' instructions and memory banks, vaults of notes, notes of basic-memory, bundles
+in the Open Knowledge Format, and folders of Anthropic's memory tool.
 """
 
 import json
