@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
 _STILL_CONNECTED = (
-    "The entries for Memories that were there before memory connect are back; to remove them, run "
-    "this again."
+    "The file again has its entries from before memory connect; to remove them, run this again."
 )
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
