@@ -523,8 +523,8 @@ class Memories:
     def delete_where(self, where: str, *, dry_run: bool = False) -> "Affected":
         """Delete all memories in your own namespace that match an expression.
 
-        All memories are deleted with the same time, so a rollback with `undo_to` and `undo_where`
-        from the result restores exactly these memories. Up to 10,000 memories are deleted in one
+        All memories get the same deletion time, so a rollback with `undo_to` and `undo_where` from
+        the result restores exactly these memories. Up to 10,000 memories are deleted in one
         transaction. If a larger run is interrupted, only some are deleted; run it again to delete
         the rest.
 

@@ -36,13 +36,13 @@ class Budget:
     """
 
     def __init__(self, seconds: float) -> None:
-        """Start a budget of this much processor time."""
+        """Start a budget with this many seconds of processor time."""
         self._computed_until = time.thread_time() + seconds
         self._passed_until = time.monotonic() + _SLOW * seconds
 
     @classmethod
     def of(cls, seconds: float | None) -> Self | None:
-        """Return a budget of this much processor time; None for no limit."""
+        """Return a budget with this many seconds of processor time; None for no limit."""
         return None if seconds is None else cls(seconds)
 
     @property

@@ -101,7 +101,7 @@ def locate_said(match: Match[str]) -> Span | None:
 
 
 def locate_plain(match: Match[str]) -> Span | None:
-    """Locate a secret that only the text before it reveals."""
+    """Locate a secret that is recognized only by the text before it."""
     value = match["s"].rstrip(",;)")
     if not values.is_plausible(value) or re.match(CODE, value):
         return None
@@ -165,8 +165,8 @@ def locate_aws_secret(match: Match[str]) -> Span | None:
 
 
 def locate_unknown_token(match: Match[str]) -> Span | None:
-    """Locate a token with a prefix that no rule knows, unless it is a part of longer base64 or a
-    public id, which has the same form.
+    """Locate a token with a prefix that no rule knows, unless it is part of a longer base64 text,
+    or a public id of the same form.
     """
     start = match.start("s")
     prefix = re.search(_ID_PREFIX, match.string[max(0, start - 140) : start])
@@ -188,7 +188,7 @@ def locate_card(match: Match[str]) -> Span | None:
 
 
 def locate_iban(match: Match[str]) -> Span | None:
-    """Locate an account number, which words in capitals may follow."""
+    """Locate an account number (IBAN), even if words in capitals follow it."""
     text, start = match["s"], match.start("s")
     for length in range(len(text), 14, -1):
         if values.is_iban(text[:length]) and not text[length - 1].isspace():

@@ -64,7 +64,7 @@ class Origin(NamedTuple):
         program: The version of this program.
         namespace: The writer's own namespace, even if it wrote to another one.
         branch: The git branch checked out where it was written, if any.
-        import_id: The import that wrote it, if any; not read back, see `IMPORT`.
+        import_id: The import that wrote it, if any. It is only written, as the label `IMPORT`.
     """
 
     trust: str

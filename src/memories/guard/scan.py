@@ -279,7 +279,7 @@ def _find_encoded(text: str, rule_set: RuleSet) -> list[SecretSpan]:
 def _scan(text: str, rule_set: RuleSet, *, tokens_only: bool = False) -> list[SecretSpan]:
     """Return the secrets in a text without undoing disguises.
 
-    With `tokens_only`, secrets that only their context reveals are left out.
+    With `tokens_only`, secrets that are recognized only by their context are left out.
     """
     lower = text.lower()
     if len(lower) != len(text):  # a letter became two in lower case

@@ -102,7 +102,7 @@ def span(text: str, now: datetime, *, is_ahead: bool = False) -> Span | None:
     Args:
         text: A date and nothing else.
         now: When it was written. A date without a year is the latest one that has begun.
-        is_ahead: A weekday or a date without a year is the next one instead.
+        is_ahead: Whether a weekday or a date without a year means the next one instead.
     """
     if len(text) > _LONGEST:
         return None
@@ -235,7 +235,7 @@ def _read_date(match: re.Match[str], context: _Context) -> Iterator[Span]:
 
 
 def _read_month(match: re.Match[str], context: _Context) -> Iterator[Span]:
-    """Read a month alone; "may" and "march" in lower case are verbs."""
+    """Read a month alone; "may" and "march" in lower case count as verbs."""
     if match["month"] in ("may", "march", "mar"):
         return iter(())
     return _read_date(match, context)

@@ -109,7 +109,7 @@ def _translate_days(text: str, code: str) -> str:
 
 
 def _fill(form: str, code: str, match: re.Match[str]) -> str:
-    """Return a form with its fields filled with the parts of a match, in English."""
+    """Return the English for a match: the form, with the parts of the match in its fields."""
     parts = match.groupdict()
     if "day" in parts:
         parts["day"] = numbers_in_figures(parts["day"])

@@ -525,8 +525,8 @@ def with_global(where: Filter, names: Sequence[str] | None) -> tuple[Filter, ...
 
 
 def only_pending(where: Filter) -> Filter:
-    """Return a filter for memories that await review. It includes a label that every store can find
-    quickly.
+    """Return a filter for memories that await review. The filter includes a label that every store
+    can find quickly.
     """
     return where._replace(state="ended", ended_by=PENDING, labels={**where.labels, HELD: "1"})
 

@@ -339,7 +339,7 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
 
 
 def fuse(evidence: Evidence, best_word_score: float, weight: float) -> Any:
-    """Return the fused score, without the factor for age and use; an array for arrays.
+    """Return the fused score, without the factor for age and use; if given arrays, an array.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.

@@ -21,7 +21,7 @@ FRESH, NORMAL, STALE = range(3)  # levels of staleness, as indexes into `thresho
 class Relevance(NamedTuple):
     """How much age (recency) and use influence a score; each attribute is a setting.
 
-    Stable memories, the default, don't age, except if a search ranks by `formula`.
+    Stable memories, the default, don't age, except when a search ranks by `formula`.
 
     Attributes:
         decay_rate: How fast freshness falls. It is one half after `1 / decay_rate` days.

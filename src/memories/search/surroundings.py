@@ -291,8 +291,8 @@ def _number_sessions(matches: Matches) -> "NDArray[np.int64]":
 def _pair_neighbours(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """Return, for each distance up to `BESIDE` either way, the rows with a neighbour in the same
-    session at that distance, and these neighbours.
+    """For each distance up to `BESIDE` either way, return the rows that have a neighbour at that
+    distance in the same session, and their neighbours.
     """
     if not len(session):
         return []

@@ -107,7 +107,9 @@ class Accesses:
         return counted.counts
 
     def flush(self, store: Store) -> None:
-        """Add the reads to the store, unless it is busy or another process is adding them."""
+        """Add the reads to the store, unless the store is busy or another process is adding
+        them.
+        """
         if not (self._taken.exists() or self._waiting.exists()):
             return
         with (
@@ -130,7 +132,7 @@ class Accesses:
                 self._taken.unlink()
 
     def _remove_former_locks(self) -> None:
-        """Remove the lock files that earlier versions left behind, one for each store."""
+        """Remove the lock files of earlier versions of Memories, which had one for each store."""
         for lock in self._waiting.parent.glob("accesses-*.lock"):
             with try_lock(lock, 0) as held:
                 if held:

@@ -126,7 +126,9 @@ class BulkTally:
     def result(
         self, *, dry_run: bool, at: datetime | None = None, also_in: tuple[str, ...] = ()
     ) -> Affected:
-        """Return the result of a bulk change; if it can be undone, `at` is its time."""
+        """Return the result of a bulk change. If it can be undone, `at` is the time of the
+        change.
+        """
         # A rollback can't undo a rejection, but `Memories.restore` can.
         without_undo = ("left", "reject")
         affected = Affected(
@@ -181,7 +183,7 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected live memories, all with the same time; see `Memories.delete_where`.
+    """Delete the selected live memories with the same deletion time; see `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression selects memories that are not live.

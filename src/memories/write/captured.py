@@ -116,7 +116,7 @@ class UnstoredTexts(NamedTuple):
                 if not _is_event_of(line, self.namespace, config):
                     return line
                 texts.extend(filter(None, (line.get("prompt"), line.get("answer"))))
-            return None  # an unreadable line in its file is erased too
+            return None  # unreadable lines are erased too
 
         files = [*_event_files(inbox), *(inbox / "state").glob("*.json")]
         for session in {file.stem for file in files}:

@@ -270,8 +270,8 @@ def pin(
 
 
 def append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version with the same content as the previous one, keeping its origin and
-    acceptance.
+    """Append a version with the same content as the previous one, with the same origin and the
+    record of who accepted it.
     """
     fields = dict(new.fields)
     for name in ("accepted_at", "accepted_by", "redacted"):

@@ -175,11 +175,11 @@ def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]
 def choose_similar_to(
     writer: Writer, draft: Draft, comparison: Comparison, vectors: Any
 ) -> tuple[Similar, ...]:
-    """Return the memories for `Created.similar_to`: those closest to the draft's subject, one of
-    which the draft may replace.
+    """Return the memories for `Created.similar_to`: those closest to the draft's subject. The draft
+    may replace one of them.
 
     Memories that differ in a value come first, followed by those that `read.replacements` rates
-    highest. If the draft corrects a memory, only those that also contain the old value follow.
+    highest. After a correction, the second group includes only memories that contain the old value.
     """
     if draft.supersedes is not None:
         return comparison.similar
@@ -305,7 +305,7 @@ def _choose_repeated(
 
 
 def with_correction(writer: Writer, similar: Similar) -> Similar:
-    """Return a memory that resembles a draft, with its present correction."""
+    """Return a memory that resembles a draft, with the correction that it has now."""
     record = writer.lookup.own.find(similar.id)
     return replace(similar, corrected_by=versions.read_corrected_by(record, writer.now))
 

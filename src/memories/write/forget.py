@@ -301,8 +301,8 @@ def _remove(
     find: Callable[[], Sequence[Ref]],
     count: Callable[[Sequence[Ref]], int],
 ) -> Forgotten:
-    """Erase the records that `find` returns, without reading them. Call `find` until it returns
-    none, since more may be added in the meantime.
+    """Erase the records that `find` returns, without reading them. `find` is called until it
+    returns none, since more records may be added in the meantime.
     """
     forgotten = Forgotten(name, 0, ())
     with contextlib.ExitStack() as erased:

@@ -345,7 +345,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     added = [older for older in added if older.fields.get("corrected_by") in (None, newer_id)]
 
     if newer is not None:
-        # `newer` corrects `record` instead of the memories that `record` corrects again.
+        # `record` corrects these memories again, so `newer` corrects only `record`.
         added_ids = {older.ref.group for older in added}
         ids = [name for name in newer.names("corrects") if name not in added_ids]
         corrects = " ".join(dict.fromkeys((*ids, record.ref.group)))

@@ -1,8 +1,8 @@
 """Merges a repeated text into its memory: new tags, a more durable decay policy or a higher
 confidence are stored as a new version.
 
-Contradictory values are not merged, except that other dates (`valid_until`, `recheck`) replace the
-memory's. A repetition never changes what a more trusted writer wrote.
+Contradictory values are not merged, except dates (`valid_until`, `recheck`), which replace the
+memory's dates. A repetition never changes what a more trusted writer wrote.
 """
 
 from collections.abc import Mapping

@@ -328,7 +328,7 @@ def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
 
 
 def _unmask(plain: str) -> Iterator[str]:
-    """Yield a text with spaces for invisible characters, and without markup in words, if any."""
+    """Yield a text with spaces instead of invisible characters, and without markup in words."""
     if not _is_plain(plain):
         hidden = {ord(sign): " " for sign in filter(_is_hidden, set(plain))}
         if hidden:

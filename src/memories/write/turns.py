@@ -361,8 +361,8 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: at the last border of the best kind that makes the part neither too
-    short nor too long.
+    """Return where a part ends: at the last boundary of the best kind that makes the part neither
+    too short nor too long.
 
     Args:
         text: The complete text.

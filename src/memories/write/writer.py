@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Writer(NamedTuple):
-    """What the functions of this package need to write memories for one caller.
+    """The store, embedder, settings and options for writing memories on behalf of one caller.
 
     Attributes:
         lookup: Finds the memories that the caller may read and write.

@@ -435,9 +435,7 @@ def _words_of(part: str) -> frozenset[str]:
 
 
 def _mark(key: str) -> str:
-    """Return the character that marks a word's kind in the text that patterns are matched
-    against.
-    """
+    """Return the character that stands for a word when patterns are matched."""
     if key in _SPLITTING:
         return _SPLITS
     return _PREPOSITION if key in _PREPOSITIONS else _OTHER
