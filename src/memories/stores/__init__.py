@@ -48,10 +48,10 @@ def open_store(
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL doesn't contain: the home, the collection's name, when and to
-            which larger store a files store moves, and whether vectors are compact.
-            Without settings, or if `is_new`, a missing store is treated as new even if a scratchpad
-            mirrors it.
+        config: Settings that a URL doesn't contain: the home, the collection's name, the size at
+            which a files store moves and the larger store that it moves to, and whether vectors
+            are compact. Without settings, a missing store is treated as if `is_new` were set.
+        is_new: Whether a missing store is a new one, even if a scratchpad mirrors it.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
@@ -92,7 +92,7 @@ def open_store(
 
 
 def _refuse_lost(config: Config, url: str, is_missing: Callable[[], bool]) -> None:
-    if is_missing():  # `refuse_lost` asks again, but most stores exist, and loading it takes time
+    if is_missing():  # usually false, so the module below is rarely loaded
         # Stores don't depend on scratchpads, so the module is loaded by name.
         scratchpads = importlib.import_module("memories.scratchpad.file")
         scratchpads.refuse_lost(config, url, is_missing)

@@ -73,11 +73,12 @@ class Item(NamedTuple):
 
 
 def hash_of(link: Link, previous: str) -> str:
-    """Return the hash of an entry: SHA-256 of a JSON array in UTF-8, without needless escapes.
+    """Return the hash of an entry: the SHA-256 of a JSON array, encoded as UTF-8.
 
     The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds
     since 1970, an array of the actor's channel, user, host and program, changes (arrays of an
-    action and its items), salt. The JSON contains no spaces between values.
+    action and its items), salt. The JSON has no spaces between values, and escapes only the
+    characters that JSON requires to be escaped.
 
     Args:
         link: The entry; its own hash is ignored.
@@ -146,7 +147,7 @@ def link_of(record: Record) -> Link:
 
 def _check_text(part: object) -> str:
     if not isinstance(part, str):
-        raise ValueError("one of its parts is not text")  # noqa: TRY004 - the record is at fault
+        raise ValueError("a part of it is not text")  # noqa: TRY004 - the record is at fault
     return part
 
 
@@ -171,7 +172,7 @@ def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(entry: Record) -> Record:
-    """Return an entry saying that the changes in an earlier entry failed."""
+    """Return an entry that marks an earlier entry as undone, because its changes failed."""
     link = link_of(entry)
     changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
     return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)
@@ -241,7 +242,7 @@ def to_ranges(positions: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def split_into_entries(items_by_action: Mapping[str, Sequence[str]]) -> list[Changes]:
-    """Return the changes for each entry; an entry has at most `MAX_ITEMS` items."""
+    """Divide changes among entries of at most `MAX_ITEMS` items; return each entry's changes."""
     pairs: list[tuple[str, str]] = []
     for action, items in items_by_action.items():
         pairs += [(action, item) for item in items]
@@ -255,7 +256,7 @@ def split_into_entries(items_by_action: Mapping[str, Sequence[str]]) -> list[Cha
 
 
 def _pack_uuid(name: str) -> str | None:
-    """Return a UUID in base64, 22 characters instead of 36; None for any other name."""
+    """Return a UUID in base64, 22 characters instead of 36; None if the name isn't a UUID."""
     if len(name) != 36:
         return None
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""The store on a Chroma server: its URL, and a driver that uses REST.
+"""The store on a Chroma server: a driver for the server's REST API, and the store's URL.
 
 The driver doesn't use Chroma's embedded client, which loses concurrent writes.
 """
@@ -42,8 +42,8 @@ _MARK = "memories.store"  # key in our collections' metadata that names their st
 _BATCH = 1_000  # maximum number of ids per request; the server's SQLite allows 32,766 values
 # A list of more than 5,461 strings makes the server refuse all later writes to the collection.
 _MAX_WORDS, _MAX_LABELS = 4_000, 1_000
-# The fields of a point with words: the words, whether its record has more such points, and the
-# record's id.
+# The fields of a point that lists words: the words, whether the record has several such points, and
+# the record's id.
 _WORDS, _LONG, _OF = "words", "long", "of"
 _SEARCHED_FIELDS = frozenset((*FIELDS, _WORDS, _LONG, _OF))
 _PREFIX_LENGTH = 4  # length of the prefix by which a word can be found
@@ -77,9 +77,9 @@ class ChromaDriver:
     state, and its points list the parts. Creating a collection is atomic, and succeeds for only one
     client.
 
-    A record's words are a list in a second collection, which is written before the record.
-    Storing these lists in the records would slow down reads. The server's own document search scans
-    the documents of all collections, which takes 50 ms for 100,000 documents.
+    A record's words are stored as a list in a second collection, which is written before the
+    record. Storing these lists in the records would slow down reads. The server's own document
+    search isn't used: it scans all collections, which takes 50 ms for 100,000 documents.
 
     This driver follows every rule of `Driver`, because the server writes a request to its log
     completely or not at all. Removed content stays in that log until 1,000 more points (Chroma's
@@ -287,8 +287,9 @@ class ChromaDriver:
         self._value(answer, "writing")
 
     def _batch_size(self, count: int) -> int:
-        """Return how many points fit into one request. For few points, the server's limit isn't
-        looked up.
+        """Return how many points fit into one request.
+
+        The server's limit is looked up only if there are many points.
         """
         return _BATCH if count <= _BATCH else self.max_batch
 
@@ -307,8 +308,8 @@ class ChromaDriver:
         body = {"include": ["metadatas"], "limit": page_size, **_to_where(scope, where)}
         points = _to_points(scope, self._read(part, "get", body))
         if limit is None and len(points) == page_size:
-            # There are more points. Pages shift when other clients write, so all points are read by
-            # id.
+            # There may be more points. They are read by id, because pages shift when other clients
+            # write.
             points = self.get(part, self.ids(part, where))
         return points
 
@@ -357,7 +358,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Partition, action: str, body: Any, contents: str = "") -> Any:
-        """Return the response from a part's collection; None if the collection doesn't exist."""
+        """Send a request about a part; return the response, or None if it has no collection."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
             collection_id = self._find_id(part, contents)
@@ -394,11 +395,11 @@ def _is_missing(answer: ServerResponse) -> bool:
 
 
 def _field_name(scope: str, field: str) -> str:
-    """Return a field's name in one part.
+    """Return the name under which the server stores a field of one part.
 
-    The server looks up conditions in an index over all its collections, by the name of the field
-    and then by its value. Since the names differ between parts, the cost of a search depends on the
-    size of the part, not on how much the server contains.
+    Each part has its own field names, because the server has one index for all its collections. It
+    looks up a condition there by the field's name and then by its value. With separate names, the
+    cost of a search depends only on the size of the part.
     """
     return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
 
@@ -434,9 +435,9 @@ def _to_points(scope: str, answer: Any) -> list[Point]:
 def _has_term(scope: str, term: "Term") -> dict[str, Any]:
     """Return the condition for points whose records may contain a term.
 
-    A long record's words are spread over several points, so there may be no single point
-    with all words of the term. A long record's points therefore match if they contain any of the
-    words; the caller checks the records.
+    A long record's words are spread over several points, so perhaps no single point contains all
+    words of the term. A long record's points therefore match if they contain any of the words, and
+    the caller checks the records.
     """
     *words, last = term.tokens
     words += _prefix(last) if term.open_ended else [last]
@@ -453,7 +454,7 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry in the word list that stands for a word's prefix; empty if none is needed.
+    """Return the entry by which a word's prefix can be found; empty if none is needed.
 
     Only queries in scripts other than Latin search for word prefixes.
     """
@@ -495,7 +496,7 @@ def _pack_vector(point: Point) -> Any:
 
 
 def _weight(point: Point) -> int:
-    """Return approximately how many bytes a point takes in a request."""
+    """Return a point's approximate size in a request, in bytes."""
     text_length = sum(len(value) for value in point.payload.values() if isinstance(value, str))
     vector_bytes = 0 if point.vector is None else 6 * len(point.vector)
     return 500 + 2 * text_length + vector_bytes
@@ -507,7 +508,7 @@ _COLLECTION = "memories"
 
 
 class ChromaStore(RemoteStore):
-    """Implements `Store` on a Chroma server, 1.0 or newer; see `RemoteStore` for its limits."""
+    """Implements `Store` on a server of Chroma 1.0 or newer; see `RemoteStore` for its limits."""
 
     def __init__(
         self,
@@ -519,8 +520,8 @@ class ChromaStore(RemoteStore):
         """Initialize; no request is sent yet.
 
         Args:
-            url: `chroma://host:port`, optionally followed by `/collection`. A key for a proxy
-                precedes the host, `chroma://:KEY@host:port`, and is sent as a bearer token.
+            url: `chroma://host:port`, optionally followed by `/collection`. A key for a proxy goes
+                before the host, as in `chroma://:KEY@host:port`, and is sent as a bearer token.
                 `?tls=1` or `?ssl=true` turns TLS on.
             space: The space of the vectors to write and search; None in keyword-only mode.
             collection_name: The collection to use if the URL doesn't name one; by default

@@ -6,7 +6,7 @@ any other store, a server keeps its own claims (`server/api/idempotency`).
 
 from typing import Any, NamedTuple, Protocol
 
-FILE_SUFFIX = "-requests"  # the claims of a SQLite store X are in X-requests
+FILE_SUFFIX = "-requests"  # follows a store's file name in the name of the file with its claims
 KEPT_SECONDS = 86_400  # how long a request is remembered
 MAX_KEPT = 10_000  # maximum number of remembered requests
 
@@ -16,8 +16,8 @@ class Claim(NamedTuple):
 
     Attributes:
         name: A hash of the key and the sender.
-        number: 1 for a new request; higher if a server has begun the request before.
-        begun_at: When a server first began the request, according to that server's clock.
+        number: How many times servers have begun the request.
+        begun_at: When a server first began the request, by that server's clock.
         summary: The saved summary of the response; None until a server has saved one.
     """
 
@@ -28,11 +28,11 @@ class Claim(NamedTuple):
 
 
 class Taken(Exception):
-    """The request can't be processed now.
+    """Raised when a request can't be processed now.
 
     Attributes:
         other: Whether the key was used for a different request. If not, a server is still
-            processing this one.
+            processing the same request.
     """
 
     def __init__(self, *, other: bool) -> None:
@@ -41,9 +41,9 @@ class Taken(Exception):
 
 
 class Claims(Protocol):
-    """Remembers the keyed requests of the last day, at most `MAX_KEPT`; threads may share it.
+    """Remembers the last day's keyed requests, at most `MAX_KEPT`; threads may share it.
 
-    If the server that began a request is no longer running, any server may process it.
+    If the server that began a request is no longer running, any server may process the request.
     """
 
     def claim(self, name: str, digest: str, *, sync: bool) -> Claim:

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LEADING = 20  # number of best records, by words and by vector, whose neighbours are also returned
-MAX_OF_A_DAY = 100  # maximum number of turns returned for one time span in the query
+MAX_OF_A_DAY = 100  # maximum number of turns returned for a time span in the query
 
 Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the ids with the best scores in each mapping; a search also returns the turns next to
-    them.
+    """Return the ids with the best scores in each mapping.
+
+    A search also returns the turns next to these.
     """
     ids: list[Id] = []
     for mapping in scores:
@@ -30,7 +31,7 @@ def leading(*scores: Mapping[Id, float]) -> list[Id]:
 
 
 class Addresses(NamedTuple):
-    """The columns of `Matches` that say where records are, and the seq of each row's record."""
+    """The columns of `Matches` that identify records, and each record's `seq` in its table."""
 
     seqs: "NDArray[np.int64]"
     groups: Sequence[tuple[str, str]]
@@ -47,11 +48,11 @@ def addresses_of(
     group_of: Callable[[Any, Any], tuple[str, str]],
     labels_of: Callable[[list[Any]], list[dict[str, str]]],
 ) -> Addresses:
-    """Build `Addresses` from the columns of a query's result.
+    """Build `Addresses` from the columns of a SQL result.
 
     Args:
-        columns: Seq, namespace, group, position, session, creation time and labels, in the
-            store's own encoding.
+        columns: `seq`, namespace, group, position, session, creation time and labels, as the
+            store encodes them.
         group_of: Decodes a namespace and a group.
         labels_of: Decodes sets of labels.
     """
@@ -73,12 +74,12 @@ def addresses_of(
 def matches_at(
     addresses: Addresses, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return the records at these addresses as `Store.matches` does; see `matches_of`."""
+    """Return the records at these addresses in the form of `Store.matches`; see `matches_of`."""
     order = np.argsort(addresses.seqs)
     ordered = addresses.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows with these seqs, and a mask of the seqs that have a row."""
+        """Return the rows with these `seq` values, and a mask of the values that have a row."""
         wanted = np.fromiter(seqs, dtype=np.int64)
         index = np.searchsorted(ordered, wanted)
         has_row = index < len(ordered)
@@ -137,7 +138,7 @@ def _make_matches(
 
 
 def _number(values: Sequence[Any]) -> "tuple[list[Any], NDArray[np.int64]]":
-    """Return the distinct values, and the index of each value among them."""
+    """Return the distinct values, and for each value its index in that list."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) <= 1:
         return distinct, np.zeros(len(values), dtype=np.int64)

@@ -22,14 +22,13 @@ from memories.languages import make_visible
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
 
-UNKNOWN = "?"  # stands for an unreadable namespace; no real one has this name
-# Prefix of a stand-in name, `damaged-NUMBER`, for a group that can't be read or passed as an
-# argument.
+UNKNOWN = "?"  # stands for an unreadable namespace; no namespace can have this name
+# A group whose name can't be read or passed as an argument is called `damaged-NUMBER` instead.
 UNREADABLE = "damaged-"
 
 _MAX_FINDINGS = 1_000
 _MAX_NAME = validate.MAX_KEY
-_SCOPE = "\x1f"  # separates a key from the project or conversation that it belongs to
+_SCOPE = "\x1f"  # separates a project or conversation from the key in it
 _MAX_KEY = 2 * _MAX_NAME + 1
 _MAX_LABELS = validate.MAX_TAGS + 12  # a turn's role, speaker, part and origins are labels too
 _MAX_VALUE = 4 * validate.MAX_TAG_VALUE
@@ -53,9 +52,9 @@ class Damaged:
         self._count = 0
 
     def note(self, finding: Finding) -> None:
-        """Record a damaged part that a result leaves out.
+        """Remember a damaged part that a result leaves out.
 
-        A part that was recorded before becomes the latest finding.
+        If the part was found before, it becomes the latest finding.
         """
         with self._lock:
             self._count += 1
@@ -66,11 +65,11 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return a mark for `since`, which then returns only findings recorded later."""
+        """Return a mark; `since` returns the findings after it."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return the findings that any thread recorded after a mark; by default all findings."""
+        """Return the findings of all threads after a mark; by default all findings."""
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 
@@ -120,7 +119,7 @@ def refusal(finding: Finding) -> StoreDamaged:
 
 
 def find_problem(record: Record) -> str | None:
-    """Return a record's defect, such as "has content that is not text"; None if it is sound."""
+    """Return a record's defect, such as "has content that is not text"; None for a sound record."""
     if record.ref.collection is Collection.LOG:
         return None  # `transfer.audit` checks log entries
     return (
@@ -132,10 +131,10 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why an intact record can't come from this program; None if it can.
+    """Return why this program can't have written an intact record; None if it can have.
 
-    This is stricter than `find_problem`: imported records must stay within the limits for records
-    written here.
+    This is stricter than `find_problem`, because imported records must obey the limits for new
+    records.
     """
     is_turn = record.ref.collection is Collection.HISTORY
     if is_turn and len(record.text) > MAX_TURN_CHARACTERS:
@@ -213,7 +212,7 @@ _find_short_label_problem = functools.lru_cache(maxsize=4_096)(_find_label_probl
 
 
 def _find_turn_problem(labels: Mapping[str, str], position: int) -> str | None:
-    """Return the defect of the labels that only turns have; None if they are sound."""
+    """Return a defect of the labels that only turns have; None if they are sound."""
     if labels.get(ROLE, ROLES[0]) not in ROLES:
         return f'has the role "{shown(labels[ROLE])}", which is not one of {", ".join(ROLES)}'
     if labels.get(SPEAKER) == "":

@@ -1,4 +1,4 @@
-"""The store of a memory server, used over HTTP; each method is one request."""
+"""The client for a memory server's store: each method sends an HTTP request to the server."""
 
 import contextlib
 import json
@@ -40,9 +40,7 @@ def _remote(method: str) -> Any:
 
 
 def _as_list(argument: Any) -> Any:
-    """Return a sequence as a list, as the server expects it; other arguments are returned
-    unchanged.
-    """
+    """Return a list if the argument is a sequence; otherwise return the argument unchanged."""
     is_sequence = isinstance(argument, Iterable) and not isinstance(argument, str | Mapping)
     if is_sequence and type(argument).__name__ not in KINDS and not hasattr(argument, "dtype"):
         return list(argument)
@@ -128,7 +126,7 @@ class HttpStore(Store):
     def _refusal(self, answer: ServerResponse, method: str) -> Exception:
         """Return the error for a refused request."""
         address = self._client.address
-        if answer.sent_before and method in _WRITES:  # perhaps it was carried out the first time
+        if answer.sent_before and method in _WRITES:  # the first request may have been carried out
             return StoreUnreachable(f"the connection to {address} was lost; {_UNSURE}")
         value = answer.value
         detail = value if isinstance(value, str) else json.dumps(value)
@@ -168,7 +166,7 @@ class HttpStore(Store):
         try:
             yield
         except BaseException:
-            # If this fails, the server undoes the transaction on its own. Raise the first error.
+            # If this fails, the server undoes the transaction itself; raise only the first error.
             with contextlib.suppress(MemoriesError):
                 self._ask(step_after_error)
             raise
@@ -268,8 +266,7 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
 
 
 def _find_token(config: Config | None, host: str) -> str:
-    """Return the token in the settings or, for a server on this machine, the one in its file
-    `server.token`.
+    """Return the token from the settings, or from the file of a server on this machine.
 
     Raises:
         ConfigError: The token is missing.
@@ -291,9 +288,9 @@ def _find_token(config: Config | None, host: str) -> str:
 
 
 def _find_error(value: Any) -> type[MemoriesError] | None:
-    """Return the error class named in a response; None if it can't be raised here."""
+    """Return the error class that a response names; None if there is none or it can't be raised."""
     kind = value.get("kind") if isinstance(value, dict) else None
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # it can't be created without ids
+    return None if error is errors.AmbiguousId else error  # its constructor needs ids

@@ -51,8 +51,8 @@ class _Action(NamedTuple):
     Attributes:
         name: The name of the action, such as `update`.
         ref: The record.
-        implied_by: An action on the next version that implies this one, which then isn't logged;
-            empty if none does.
+        implied_by: If this action is performed on the next version, the one on this record isn't
+            logged. Empty if the action is always logged.
     """
 
     name: str
@@ -184,7 +184,7 @@ class LoggedStore(StoreWrapper):
             with self.transaction():
                 self._add_actions(_Action(self._action or "forget", ref) for ref in refs)
                 self._local.changes += refs
-        # Listed first, so that nothing can fail after `wrapped.remove` has erased the records.
+        # Find the copies first, so that nothing can fail after the records have been erased.
         copies = self.find_copies()
         try:
             return tuple(dict.fromkeys((*self.wrapped.remove(refs), *copies)))
@@ -199,9 +199,7 @@ class LoggedStore(StoreWrapper):
     def _find_unfinished_erasure(
         self, refs: Sequence[Ref], exc: StoreError
     ) -> ErasureUnfinished | None:
-        """Return the error that reports how far a failed erasure got; None if nothing was
-        removed.
-        """
+        """Return an error that says how far a failed erasure got; None if it removed nothing."""
         groups = dict.fromkeys((ref.collection, ref.namespace, ref.group) for ref in refs)
         remaining: set[Ref] = set()
         try:
@@ -230,11 +228,11 @@ class LoggedStore(StoreWrapper):
     def with_buffer(self, buffer: "BufferedStore") -> "LoggedStore":
         """Return a copy of this store that writes through a buffer of the wrapped store.
 
-        The two share their thread-local state, so a running transaction of this store is also the
-        copy's, and adds the log entries (`buffered_transaction`). In a group commit
-        (`server.group_commit`), several stores share the buffer inside one transaction of the
-        wrapped store. Each copy's own transaction adds its entries, and the wrapped store's
-        transaction commits them all.
+        The copy shares this store's thread-local state. So if this store is in a transaction, the
+        copy's writes are part of it and are logged by it: see `buffered_transaction`. In a group
+        commit (`server.group_commit`), the copies of several stores share one buffer. Each copy
+        has a transaction that adds its log entries, and the transaction of the wrapped store
+        commits them all.
         """
         twin = copy.copy(self)
         twin.wrapped = twin._buffer = buffer
@@ -249,7 +247,8 @@ class LoggedStore(StoreWrapper):
     def _write_entries(self, actions: Sequence[_Action]) -> None:
         """Add entries for these actions.
 
-        Namespaces are processed in a fixed order, because a store may lock each of them.
+        Namespaces are processed in sorted order: a store may lock each of them, and two
+        transactions with the same order can't block each other.
         """
         distinct = set(actions)
         by_namespace: dict[str, list[_Action]] = {}
@@ -311,7 +310,7 @@ class LoggedStore(StoreWrapper):
         return position, link
 
     def _is_last(self, entry: Record) -> bool:
-        """Return whether an entry is in the store unchanged and is the last one."""
+        """Return whether a chain still ends with this entry, unchanged."""
         next_ref = entry.ref._replace(position=entry.ref.position + 1)
         records = self.wrapped.read([entry.ref, next_ref])
         return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
@@ -345,7 +344,7 @@ class LoggedStore(StoreWrapper):
 
 
 def stamp_record(store: "Store", record: Record) -> Record:
-    """Return a record with the origin that `append` would give it, for results that show it."""
+    """Return a record with the origin that `append` would give it, to be shown in a result."""
     if isinstance(store, LoggedStore):
         return store.stamp_origin(record)
     return record
@@ -370,7 +369,7 @@ def buffered_transaction(store: "Store") -> "Iterator[Store]":
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BufferedStore):
-            yield store  # it has no log, or already has a buffer, as in a group commit
+            yield store  # without a log, or with a buffer already, as in a group commit
             return
         buffer = BufferedStore(store.wrapped)
         yield store.with_buffer(buffer)  # in the transaction of `store`
@@ -430,7 +429,7 @@ def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequ
 
 
 def _is_implied(action: _Action, actions: set[_Action]) -> bool:
-    """Return whether an action on the next version implies this one."""
+    """Return whether an action on the next version implies this one, so that it isn't logged."""
     if not action.implied_by:
         return False
     next_ref = action.ref._replace(position=action.ref.position + 1)
@@ -440,7 +439,7 @@ def _is_implied(action: _Action, actions: set[_Action]) -> bool:
 
 
 def _name_addition(record: Record, action: str | None) -> str:
-    """Return the action to log for an added record: the given one, or the one for its version."""
+    """Return the action to log for an added record: the given one, or else the record's own."""
     if action is not None:
         return action
     if record.ref.collection is Collection.HISTORY:

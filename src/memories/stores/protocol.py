@@ -29,25 +29,26 @@ if TYPE_CHECKING:
     from memories.stores.claims import Claims
     from memories.stores.records import Matches, TurnQuery
 
-# Calls its argument to find out whether a store's data is missing. Raises `StoreDamaged` if it is,
-# and a scratchpad still mirrors the store. Stores call this before they treat missing data as
-# an empty store.
+# A function that a store calls before it treats missing data as an empty store. The argument
+# returns whether the data is missing. If it is, but a scratchpad still mirrors the store, the
+# function raises `StoreDamaged`.
 RefuseLost = Callable[[Callable[[], bool]], None]
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 def treat_as_new(_is_missing: Callable[[], bool]) -> None:
-    """A `RefuseLost` for stores that no scratchpad mirrors."""
+    """Accept that a store's data is missing: the `RefuseLost` of stores without scratchpads."""
 
 
 class Store(Protocol):
-    """Stores records in three collections: `memory`, `history`, and `log`, the audit log (see
-    `audit_log`). Each is divided into namespaces. Records of the log are read and scanned like
-    others, but have no words and no vectors; searches, statistics and changes of the embedding
-    space leave them out.
+    """Stores records in three collections: memories, conversations, and the audit log.
 
-    Rules for every backend. `tests/stores/contract/` checks them; docs/reliability.md lists the
-    tests of crashes and power failures.
+    Each collection is divided into namespaces. Records of the log (see `audit_log`) are read and
+    scanned like others, but have no words and no vectors. Searches, statistics and changes of the
+    embedding space leave them out.
+
+    These rules hold for every backend. `tests/stores/contract/` checks them; docs/reliability.md
+    lists the tests of crashes and power failures.
 
     - *Isolation.* Filters and refs name their namespaces, and nothing in any other namespace is
       read, counted, changed or revealed. No filter selects every namespace; only the method
@@ -61,13 +62,13 @@ class Store(Protocol):
       so does the writer of a second live record with the same key.
     - *Collections* don't affect each other: turns don't make the words of memories more common, or
       searches of memories slower.
-    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is BM25 by the
-      formula of `words.score`, over the tokens of `words`, not a database's own full-text score;
-      larger is better, 0 if no term matches. It counts the live records of the collection in the
-      filter's namespaces, regardless of its other conditions; ended records are counted
-      separately. A turn's words include the name of its speaker.
+    - *Scores.* A similarity is a cosine, within 0.01 of the exact one. A word score is the BM25 of
+      `words.score`, computed from the tokens of `words`, and not a database's own full-text score.
+      A larger score is better; it is 0 if no term matches. Its statistics cover the collection's
+      live records in the filter's namespaces, regardless of the filter's other conditions; ended
+      records have statistics of their own. A turn's words include the name of its speaker.
     - *Vectors* of different models are never compared: the store remembers the space of its first
-      vector and raises `EmbedderMismatch` for any other, on writes and on searches.
+      vector. Writes and searches in any other space raise `EmbedderMismatch`.
     - *Threads and processes* may share a store. The exception is a Qdrant folder, which
       admits only one process at a time.
     - *Opening* is cheap and writes nothing; a store that doesn't exist yet reads as empty.
@@ -86,9 +87,9 @@ class Store(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """Run the reads and writes inside the context as one step, with no other writer in between.
 
-        The transaction commits completely or undoes everything. Transactions nest: the outermost
-        one commits, and a failed write inside undoes its own part even if the failure is caught. A
-        backend without transactions documents its own guarantees in its class docstring, as
+        The transaction commits completely or undoes everything. Transactions nest: only the
+        outermost one commits, and a failed write undoes its own changes even if the error is
+        caught. A backend without transactions documents its guarantees in its class docstring, as
         `documents.store.RemoteStore` does.
 
         Raises:
@@ -104,7 +105,7 @@ class Store(Protocol):
         """
 
     def patch(self, patches: Sequence[Patch]) -> None:
-        """Set the end and the fields of existing records; refs that don't exist are ignored.
+        """End records or make them live again, and set their fields; ignore missing records.
 
         Raises:
             Conflict: A record would become live again, but another record now has its key; nothing
@@ -134,9 +135,9 @@ class Store(Protocol):
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
         """Remove records so that the files contain no byte of their text, words or vectors.
 
-        Not allowed inside a transaction, because it rewrites files. A store that can't reach every
-        byte, such as a server's write-ahead log, says what remains in its class docstring and in
-        docs/stores.md.
+        Not allowed inside a transaction, because it rewrites files. If a store can't reach every
+        byte, for example in a server's write-ahead log, its class docstring and docs/stores.md say
+        what remains.
 
         Returns:
             Other files that may still contain the records, such as snapshots taken before a
@@ -156,20 +157,22 @@ class Store(Protocol):
         after: tuple[str, int] | None = None,
         newest_first: bool = False,
     ) -> list[Record]:
-        """Return records ordered by group, position and namespace; for memories, this is the order
-        of creation.
+        """Return records ordered by group, position and namespace.
+
+        Memories are therefore in the order in which they were created.
 
         Args:
             where: Selects the records.
             limit: The maximum number of records.
-            after: Continue after this group and position, in the direction of the scan; if
-                namespaces share a group, after that position in all of them.
+            after: The group and position after which the scan continues, in its direction. If the
+                group exists in several namespaces, this applies to all of them.
             newest_first: Scan backwards.
         """
 
     def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """Return the records' distinct (namespace, group) pairs, at most `limit`, ordered by group
-        and then by namespace.
+        """Return the distinct (namespace, group) pairs of records, at most `limit`.
+
+        They are ordered by group and then by namespace.
         """
 
     def candidates(
@@ -193,11 +196,11 @@ class Store(Protocol):
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """Return a query's matches as columns, because turns are ranked with their neighbours.
+        """Return a query's matches as columns, which make ranking turns with their neighbours fast.
 
         If the filter selects up to a few thousand records, a store should return all of them. If it
-        selects more, the store returns at least the best by vector and by words, the turns next to
-        the very best ones in the same session, and turns from the days in the query.
+        selects more, the store returns at least the best records by vector and by words, the turns
+        next to the very best of these in the same session, and turns from the days in the query.
 
         Args:
             where: Selects the records.
@@ -211,10 +214,10 @@ class Store(Protocol):
         """Return the records at these refs, in no particular order; missing ones are left out."""
 
     def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
-        """Return the distinct values of a label in these namespaces, in order.
+        """Return the sorted distinct values of a label in these namespaces.
 
-        The result may include values that only ended records have, so that the call is fast even
-        with many records.
+        To make this fast even with many records, the result may include values that only ended
+        records have.
         """
 
     def count(self, where: Filter, *, at_most: int | None = None) -> int:
@@ -226,11 +229,11 @@ class Store(Protocol):
     def days(self, where: Filter) -> Mapping[int, int]:
         """Return the number of records written on each UTC day.
 
-        The keys are days since 1 January 1970, in order.
+        Each key is a number of days since 1 January 1970; the keys are sorted.
         """
 
     def namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that contain records, ended ones included, in order.
+        """Return the sorted names of the namespaces that contain records, live or ended.
 
         Use this for moving or re-embedding an entire store, never for a search.
         """
@@ -239,9 +242,9 @@ class Store(Protocol):
         """Return each record's stored vectors: shape (windows, dimension), float32, unit length.
 
         These are the vectors in use, even if the store was opened with a different space. A store
-        may keep vectors in a coarser form than it received. A cosine is still within 0.01 of the
-        exact one, even after the vectors were copied to another store and read back from it.
-        Records without a vector, and refs that don't exist, are left out.
+        may keep vectors in a coarser form than it received. Even if they are then copied to another
+        store and read back, a cosine stays within 0.01 of the exact one. Records without a vector,
+        and refs that don't exist, are left out.
         """
 
     def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
@@ -261,9 +264,10 @@ class Store(Protocol):
         """Store a space's vectors alongside those in use; searches ignore them until `switch`.
 
         Vectors in the space in use are searched immediately, as are the first vectors of a store
-        that never had any. Vectors staged for a third space are dropped. Refs that don't exist are
-        ignored; if no ref exists, nothing changes. Vectors that were staged earlier for the same
-        record are replaced. Staged vectors outlive `close`, and are removed with their record.
+        that never had any. Only one other space can be staged: vectors staged in a different one
+        are dropped. Refs that don't exist are ignored; if none exists, nothing changes. The vectors
+        replace those that were staged earlier for the same records. They outlive `close`, and are
+        removed with their record.
 
         Args:
             space: The vectors' space; not necessarily the one with which the store was opened.
@@ -276,9 +280,9 @@ class Store(Protocol):
         The switch is atomic. From then on, a store opened with a different space raises
         `EmbedderMismatch`, and one opened with this space searches by its vectors. A store without
         records switches immediately. If this space is already in use, nothing changes. No record
-        may be added unnoticed between the last call to `unstaged` and the switch: both calls may
-        share a transaction, and a backend without transactions checks again before and after the
-        switch.
+        may be added unnoticed between the last call to `unstaged` and the switch. So both calls can
+        be made in one transaction, and a backend without transactions looks for such records before
+        and after the switch.
 
         Args:
             space: The space; not necessarily the one with which the store was opened.
@@ -288,28 +292,28 @@ class Store(Protocol):
         """
 
     def use_space(self, space: Space) -> None:
-        """Use this space for writes and searches, instead of the one with which the store was
-        opened.
+        """Use this space for writes and searches; it replaces the one given when opening the store.
 
-        Stored vectors don't change. No thread may use the store during the call.
+        Stored vectors don't change. No other thread may use the store during the call.
         """
 
     def info(self, where: Filter) -> StoreInfo:
-        """Return the status, read from disk: a result proves that the store responds."""
+        """Return the store's status, read from disk, so a result proves that the store responds."""
 
     def refs(self, where: Filter) -> list[Ref]:
         """Return the addresses of records, ordered by group and position.
 
-        Their content isn't read, so damaged records are included. Any record can be removed by its
-        address.
+        The records' content isn't read, so damaged records are included. They can be removed by
+        their address.
         """
 
     def check(self, *, deep: bool) -> Iterable[Finding]:
         """Return the store's problems; change nothing.
 
         Args:
-            deep: Check everything, however long it takes. Otherwise take about ten milliseconds:
-                check everything in a small store, and the most informative parts of a large one.
+            deep: Whether to check everything, however long it takes. If not, the check takes about
+                ten milliseconds: it covers all of a small store, but only the most informative
+                parts of a large one.
         """
 
     def repair(self) -> list[str]:
@@ -327,12 +331,12 @@ class Store(Protocol):
 
 @runtime_checkable
 class OnThisDisk(Protocol):
-    """A store whose files this process writes; it can test whether a write would succeed."""
+    """A store that keeps its files on this machine, and can test whether a write would succeed."""
 
     def rehearse(self) -> None:
-        """Make a small write, but undo it instead of committing it; readers never see it.
+        """Test whether a write would succeed: make a small one, and roll it back.
 
-        It doesn't wait for other writers: if one is writing, writes evidently succeed.
+        This doesn't wait for other writers: if one is writing, writes evidently succeed.
 
         Raises:
             StoreError: A write would fail with this error, for example because of a full disk or a
@@ -355,19 +359,20 @@ class Listener(Protocol):
 
 @runtime_checkable
 class SharedByServers(Protocol):
-    """A store that servers on several machines can share: they claim requests in it, and it
-    notifies them of each other's writes.
+    """A store that servers on several machines can share.
 
-    With any other store, servers poll for writes, and keep their claims in a file. A store that
-    can hold claims but not notify returns a listener whose `hearing` stays False.
+    The servers claim requests in the store, and the store notifies them of each other's writes.
+    With any other store, servers poll for writes, and keep their claims in a file. If a store can
+    hold claims but can't notify, its listener's `hearing` stays False.
     """
 
     def claims(self) -> "Claims":
-        """Return the table of requests with an idempotency key; all servers share the table."""
+        """Return the claims on requests with an idempotency key; all servers share them."""
 
     def listen(self, callback: Callable[[], None]) -> Listener:
-        """Call a function after each write to the log by any process, and whenever `hearing`
-        changes, until the listener is closed.
+        """Call a function after each write to the log by any process, until the listener is closed.
+
+        The function is also called whenever `hearing` changes.
         """
 
 
@@ -394,7 +399,7 @@ UNSURE = "the content may or may not have been forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Report a failure inside the context as an unfinished erasure."""
+    """Raise an error inside the context again as `ErasureUnfinished`."""
     try:
         yield
     except ErasureUnfinished:
@@ -445,7 +450,10 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 
 def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
-    """Return the models of a store and an embedder; with dimensions if only these differ."""
+    """Return the names of a store's model and an embedder's.
+
+    If only the dimensions differ, the names include them.
+    """
     if info.model != space.model or info.dimension in (None, space.dimension):
         return info.model, space.model
     return (
@@ -489,7 +497,7 @@ def scan_pages(
 
 
 def find_first(store: Store, where: Filter, *, newest_first: bool = False) -> Record | None:
-    """Return the first record that matches a filter, or with `newest_first` the last one."""
+    """Return the first record that matches a filter, or the last one if `newest_first`."""
     return next(iter(store.scan(where, limit=1, newest_first=newest_first)), None)
 
 

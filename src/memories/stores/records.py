@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
-# the highest index that a caller may choose for a turn; the turns after it may exceed the limit
+# the highest index that a caller may choose for a turn; the turns after it may have higher ones
 MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after the best matches
 _NONE: Mapping[str, Any] = {}
@@ -61,16 +61,15 @@ class Record(NamedTuple):
         ref: Its address.
         text: Its content.
         created_at: When it was written.
-        ended_at: When it stopped being live; None while it is.
+        ended_at: When it ended; None for a live record.
         ended_by: The action that ended it, such as `update`, `delete` or `supersede`.
         key: A name that is unique among the live records of a collection and namespace; it contains
             the project (`read.versions.scoped_key`).
         labels: Pairs that filters can select by and stores can count.
         fields: Other values, JSON scalars only; filters can't select by them.
-        vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet.
-            Write-only: a store may store them in a coarser form, and only `Store.vectors` returns
-            them.
-        accesses: How often it was read; approximate.
+        vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet. They
+            are only written here: to read them, use `Store.vectors`.
+        accesses: Approximately how often it was read.
         session: For a turn, the position at which its session begins; None outside sessions.
     """
 
@@ -103,7 +102,7 @@ class Filter(NamedTuple):
 
     Attributes:
         collection: Memories, turns or the log.
-        namespaces: At least one. Records in other namespaces are never read or changed.
+        namespaces: The records' namespaces, at least one. Others are never read or changed.
         labels: Pairs that a record must have.
         since: Only records written at this time or later.
         until: Only records written at this time or earlier.
@@ -185,8 +184,8 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, each as its first and last moment, already
-            widened by a few days, since people may mention an event before or after it happens.
+        days: The time spans that the query mentions, each as its first and last moment. They are
+            already a few days wider, since people may mention an event before or after it happens.
     """
 
     vector: "NDArray[np.float32] | None"
@@ -248,7 +247,7 @@ class StoreInfo(NamedTuple):
     """A store's status.
 
     Attributes:
-        schema_version: None if the store doesn't exist yet.
+        schema_version: The version of its schema; None if the store doesn't exist yet.
         model: The model of its vectors; None without vectors.
         without_vector_count: How many records have no vector, so that only words can find them.
         size_bytes: Its size on disk; None if unknown.
@@ -304,19 +303,19 @@ class Space(NamedTuple):
         model: The model's name, revision and quantization. Vectors of two models are never
             compared.
         dimension: The length of a vector.
-        noise_mean: With `noise_spread`, describes how similar the best of many memories is to a
-            meaningless query: see `noise.noise_floor`. It depends on how far apart a model places
-            unrelated texts.
+        noise_mean: With `noise_spread`, describes the similarity of a meaningless query to the most
+            similar of many memories: see `noise.noise_floor`. It depends on how far apart the model
+            places unrelated texts.
         noise_spread: See `noise_mean`.
-        weight: The weight of similarity relative to words in a score; it compensates for a model
+        weight: How much similarity counts in a score, relative to words. It compensates for a model
             whose similarities span a narrow range.
         calibration: Slope and midpoint of the curve that maps a cosine to a similarity with the
             same meaning for every embedder: see `relevance.calibrate`.
         duplicate: The similarity above which two statements may say the same thing, as
             measured for the model.
-        familiar_noise: Whether a query may count as noise even if the model knows its words. False
-            for a model that finds no similarity between a question and its answer in another
-            language.
+        familiar_noise: Whether a query may count as noise even if the model knows its words. This
+            is False for a model to which a question and its answer in another language aren't
+            similar.
         latin_only: Whether the model knows only languages in Latin script; its vectors for other
             scripts mean little.
     """

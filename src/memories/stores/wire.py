@@ -1,6 +1,6 @@
-"""Converts the store protocol's values to and from JSON, for both ends of the HTTP store.
+"""Converts the store protocol's values to and from JSON, for the HTTP store and its server.
 
-Only the types named here can be created from JSON.
+JSON can create only values of the types that are named here.
 """
 
 import functools
@@ -38,19 +38,22 @@ _TYPES = (
     Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery,
 )  # fmt: skip
 KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
-# for some types, every type that is accepted
+# for some types of parameters, the types that are accepted instead
 _ALSO: Mapping[Any, tuple[type, ...]] = {
     float: (int, float),
     Any: (str, bool, int, float, type(None)),
 }
-# the allowed ranges of arguments that determine how much work a request causes
+# the allowed ranges of numbers that determine how much work a request causes
 _BOUNDS = {"dimension": (1, 65_536), **dict.fromkeys(("limit", "k", "at_most"), (0, 2**31 - 1))}
 _SEARCHES = frozenset("candidates matches info unstaged stage".split())
 _DTYPES = ("float32", "float64", "int64", "bool")
 
 
 def to_wire(content: Any) -> Any:
-    """Return a value as JSON; a type that JSON lacks becomes an object whose key names the type."""
+    """Return a value as JSON.
+
+    A value of a type that JSON lacks becomes an object whose only key names the type.
+    """
     if isinstance(content, Collection):
         return {"collection": str(content)}
     if content is None or isinstance(content, str | bool | int | float):
@@ -126,7 +129,7 @@ def _array_from_wire(name: str, shape: list[int], data: str) -> "np.ndarray[Any,
 def read_arguments(
     method: str, space: Space | None, arguments: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name, with the types that `Store` requires.
+    """Return the arguments of a call by name, after checking their types and values.
 
     Args:
         method: A method of `Store`.
@@ -145,7 +148,7 @@ def read_arguments(
         raise InvalidInput(f"the store's method {method} {exc}") from exc
     hints = _hints(function)
     del values["self"]
-    if type(values.get("after")) is list:  # clients send a list instead of any tuple
+    if type(values.get("after")) is list:  # clients send every tuple as a list
         values["after"] = tuple(values["after"])
     for name, value in values.items():
         if not fits(name, value, hints[name]):
@@ -159,7 +162,7 @@ def read_arguments(
 
 
 def _find_problem(part: Any, space: Space | None) -> str | None:
-    """Return why no store can keep or compare a part of an argument; None if one can."""
+    """Return why a store can't use this part of an argument; None if it can."""
     if isinstance(part, Patch):
         fields = {name: value for name, value in part.fields.items() if value is not None}
         part = Record(part.ref, "", datetime.now(UTC), None, part.ended_by, fields=fields)
@@ -183,9 +186,9 @@ def _hints(owner: Any) -> dict[str, Any]:
 
 
 def fits(name: str, value: Any, hint: Any) -> bool:
-    """Return whether a store can use a value for a parameter or a field with this type.
+    """Return whether a value is valid for a parameter or a field with this type.
 
-    The types must be exact, since the access rights depend on the namespaces in the arguments.
+    Subclasses aren't accepted, since access rights depend on the namespaces in the arguments.
     """
     if get_origin(hint) in (Union, UnionType):
         return any(fits(name, value, part) for part in get_args(hint))
@@ -205,7 +208,7 @@ def fits(name: str, value: Any, hint: Any) -> bool:
 
 
 def _contains(name: str, value: Any, hint: Any) -> bool:
-    """Return whether a collection or an array contains values of the right types; see `fits`."""
+    """Return whether a value is valid for a generic type, such as `Sequence[Ref]`; see `fits`."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return type(value) is str and value in parts

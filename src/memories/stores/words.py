@@ -1,7 +1,7 @@
-"""Tokens and BM25 scores of texts, computed the same way for every store.
+"""Splits texts into tokens and computes BM25 scores, in the same way for every store.
 
 A document server's candidates are scored with `score`. SQL stores keep an index of the tokens, and
-compute the same formula from it with `parse`, `rarity`, `K1` and `B`.
+compute the same scores from it with `parse`, `rarity`, `K1` and `B`.
 """
 
 import functools
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 # The FTS5 tokenizer that splits texts, and its arguments.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # FTS5's parameters
-_MAX_SORTED = 20  # up to this many scores per requested result, sorting all is faster than a heap
+_MAX_SORTED = 20  # up to this many scores per result, sorting them all is faster than a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
 
 class Term(NamedTuple):
-    """A query term as tokens: one word, or several consecutive ones.
+    """The tokens of a query term, which is a word or several consecutive words.
 
     Attributes:
         tokens: The consecutive tokens; never empty.
-        open_ended: Whether the last token is only a word prefix.
+        open_ended: Whether the last token is only the beginning of a word.
     """
 
     tokens: tuple[str, ...]
@@ -67,7 +67,12 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """The hits in a word index: each record's BM25 score, and each term's records."""
+    """The hits in a word index.
+
+    Attributes:
+        scores: BM25 of all terms, by the record's `seq`.
+        holders: For each term, the `seq` of each record that contains it.
+    """
 
     scores: dict[int, float]
     holders: dict[str, list[int]]
@@ -75,7 +80,7 @@ class WordHits(NamedTuple):
 
 def tokens(text: str) -> list[str]:
     """Return a text's tokens in order: normalized, without accents, English words stemmed."""
-    # Imported here because its patterns take 4 ms to compile, and reading doesn't need them.
+    # Imported here because compiling its patterns takes 4 ms, and reading doesn't need them.
     from memories.languages.text import index_text
 
     with _lock:
@@ -97,9 +102,7 @@ def indexed_text(record: Record) -> str:
 
 
 def parse(term: str) -> Term | None:
-    """Split a term from `memories.languages.text.query_terms` into tokens; return None if it has
-    none.
-    """
+    """Split a term of `languages.text.query_terms` into tokens; return None if it has none."""
     text = term.removesuffix("*")
     with _lock:
         term_tokens = tuple(_tokenizer()(text.replace("\0", " ")))
@@ -145,7 +148,7 @@ def score(
 
 
 def rarity(documents: int, holders: int) -> float:
-    """Return the inverse document frequency of a term that this many documents contain.
+    """Return the inverse document frequency of a term that `holders` of all documents contain.
 
     As in Lucene, adding one keeps the result above 0 even for a term that most documents contain.
     """

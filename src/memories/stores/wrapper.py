@@ -157,14 +157,14 @@ class StoreWrapper(Store):
         self._target().close()
 
 
-# Maximum number of buffered records. Adding records to the store takes much longer than buffering
-# them. With a higher limit, a caller that limits a transaction's duration would find out too
-# late how long the transaction takes.
+# Maximum number of buffered records. Adding them to the store takes much longer than buffering
+# them, so with a higher limit, a caller that limits the duration of a transaction would notice too
+# late that the transaction takes too long.
 MAX_BUFFERED = 512
 
 
 class Savepoint(NamedTuple):
-    """A point to go back to: the counts of appended records and of other changes up to it."""
+    """A mark for `BufferedStore.take_back`: the counts of appended records and of other changes."""
 
     appended: int
     changes: int
@@ -173,12 +173,13 @@ class Savepoint(NamedTuple):
 class BufferedStore(StoreWrapper):
     """Buffers the records that a transaction appends, and adds them to the store all at once.
 
-    Any other method first adds the buffered records, so it sees them. A nested transaction can't
-    be rolled back separately, but `take_back` can drop records that weren't added yet.
+    Before any other method runs, the buffered records are added, so it sees them. A nested
+    transaction can't be rolled back separately, but `take_back` can drop records that haven't been
+    added to the store yet.
 
     Attributes:
-        heads: The position and the content of the last log entry that was added through this
-            buffer, for each namespace. No other writer adds entries during the transaction.
+        heads: For each namespace, the position and the content of the last log entry that was added
+            through this buffer. No other writer adds entries during the transaction.
     """
 
     def __init__(self, store: "Store") -> None:
@@ -258,9 +259,9 @@ class BufferedStore(StoreWrapper):
         return Savepoint(self._added + len(self._buffered), self._changes)
 
     def take_back(self, mark: Savepoint) -> bool:
-        """Drop the records appended since a mark; return whether that undid all changes since then.
+        """Drop the records appended since a mark, and return True if no other change was made.
 
-        If so, the transaction can continue.
+        Otherwise drop nothing and return False: the transaction must then be rolled back.
         """
         if self._has_failed or self._added > mark.appended or self._changes != mark.changes:
             return False

@@ -1,6 +1,4 @@
-"""Writes to a document server: the changes of a transaction, the writer lock, and the order of
-requests.
-"""
+"""Writes a transaction's changes to a document server, under a lock for writers."""
 
 import contextlib
 import hashlib
@@ -54,19 +52,19 @@ _BUSY_SECONDS = 30
 
 
 class WriterLock:
-    """Excludes this machine's other writers, and determines which pending writes are dead.
+    """The lock of this machine's writers; also determines which pending writes are dead.
 
-    The clocks of two machines may differ by hours. So a record that another machine has begun to
-    write counts as dead once it has been pending for a minute by this machine's clock. For later
-    processes, a file next to the lock says when the record was first seen.
+    The clocks of two machines may differ by hours. So a write by another machine counts as dead
+    only when this machine has seen it pending for a minute. A file next to the lock says when each
+    write was first seen, so that later processes know it too.
     """
 
     def __init__(self, machine: str, seen: Path) -> None:
         """Initialize; nothing is read yet.
 
         Args:
-            machine: Identifies the writers that share this lock.
-            seen: The file that lists the pending writes seen so far; only the lock's holder
+            machine: A name for all writers that share this lock.
+            seen: The file that lists the pending writes seen so far. Only the lock's holder
                 accesses it.
         """
         self.machine = machine
@@ -74,9 +72,9 @@ class WriterLock:
         self._seen: dict[str, float] | None = None
 
     def has_died(self, point: Point) -> bool:
-        """Return whether a record is pending and its transaction has died.
+        """Return whether a record is pending, but its transaction is dead.
 
-        The caller holds the writer lock, so no other transaction on this machine is alive.
+        The caller holds the writer lock, so no other transaction on this machine is running.
         """
         payload: Any = point.payload
         if payload.get("ended") != PENDING:
@@ -88,7 +86,7 @@ class WriterLock:
         return now - self._first_seen(write_id_of(point), now) > _DEAD_AFTER_SECONDS
 
     def _first_seen(self, write_id: str, now: float) -> float:
-        """Return the time a pending write was first seen; for a new one, save the current time."""
+        """Return when a pending write was first seen; save the current time if that is now."""
         try:
             if self._seen is None:
                 self._seen = self._read(now)
@@ -104,9 +102,7 @@ class WriterLock:
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return the time each pending write was first seen, leaving out writes that are too old
-        to matter.
-        """
+        """Return when each pending write was first seen; writes from long ago are left out."""
         try:
             seen = json.loads(read_file(self._file))
             return {
@@ -116,13 +112,13 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # damaged; pending writes count as new
+        except (ValueError, TypeError, AttributeError):  # damaged, so all pending writes are new
             return {}
 
 
 @contextlib.contextmanager
 def writer_lock(url: str) -> Iterator[WriterLock]:
-    """Exclude other writers on this machine."""
+    """Hold the lock that excludes the user's other writers on this machine."""
     import platform
 
     path = _lock_file(url)
@@ -143,10 +139,10 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
 
 
 def _lock_file(url: str) -> Path:
-    """Return the lock file for a user's writers on this machine, in the user's own folder.
+    """Return the path of the lock file, which is in a folder of the user's own.
 
     Raises:
-        StoreError: Other users may write to that folder, and so could replace our files.
+        StoreError: Other users may write to that folder, and so could replace the file.
     """
     folder = cache_folder() / "locks"
     try:
@@ -181,7 +177,7 @@ class Changes:
         return ref in self.new or ref in self.patched
 
     def copy(self) -> "Changes":
-        """Return a copy, for undoing later changes."""
+        """Return a copy, which is kept so that later changes can be undone."""
         updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
@@ -196,7 +192,7 @@ class Changes:
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record without vectors if the transaction has added or changed it; else None."""
+        """Return a record that the transaction has added or changed, without vectors, or None."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
@@ -224,14 +220,15 @@ class Changes:
 class Flush:
     """Writes the changes of one transaction, in an order that makes interruptions harmless.
 
-    Labels and vectors come first, since nothing refers to them yet. Then the records are added: as
-    live ones if nothing else changes and they fit into one step, otherwise as pending ones, which
-    readers don't see. They are read back, since the server silently skips a record that another
-    writer wrote first. Then one update completes the transaction: pending records become live, and
-    existing records change. An interruption before this update leaves pending records behind, which
-    the next writer of these refs removes. Finally the labels are added again, since another machine
-    may have removed them as unused in the meantime. After such a removal, that machine also adds
-    back the labels that have come into use.
+    Labels and vectors come first, since nothing refers to them yet. Then the records are added. If
+    nothing else changes and they fit into one step, they are added as live records; otherwise they
+    are added as pending records, which readers don't see. They are read back, since the server
+    silently skips a record that another writer wrote first. Then one update completes the
+    transaction: pending records become live, and existing records change. An interruption before
+    this update leaves pending records behind, which the next writer of these refs removes.
+
+    Finally the labels are added again, since another machine may have removed them as unused in the
+    meantime. A machine that removes labels also adds those again that have come into use.
     """
 
     def __init__(
@@ -242,7 +239,7 @@ class Flush:
         Args:
             driver: The server.
             changes: The changes to write.
-            lock: The lock that is held.
+            lock: The writer lock, which the caller holds.
             space: The id of the vectors' space; None if there are no vectors.
         """
         self._driver = driver
@@ -274,7 +271,7 @@ class Flush:
             ) from exc
 
     def _is_one_step(self) -> bool:
-        """Return whether one request can add all records."""
+        """Return whether one request can make all changes."""
         records = self._changes.new.values()
         if self._updates or len(self._new) > 1 or len(records) > self._driver.max_batch:
             return False
@@ -284,7 +281,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # again, in case another writer was faster
+            for part, refs in self._new.items():  # another writer may have been faster
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -360,7 +357,7 @@ class Flush:
                 raise _already_written(ref)
 
     def _withdraw(self) -> None:
-        """Remove only the points of this write."""
+        """Remove the points that this write has added, and no others."""
         for part, refs in self._new.items():
             points = self._driver.get(part, record_ids(refs))
             own_ids = [point.id for point in points if write_id_of(point) == self._write_id]
@@ -458,7 +455,7 @@ def key_holders(driver: Driver, part: Partition, records: Iterable[Record]) -> l
 def find_pending(
     driver: Driver, part: Partition, refs: Iterable[Ref], lock: WriterLock
 ) -> tuple[list[StoredRecord], list[StoredRecord]]:
-    """Return the pending records in these refs' groups: dead ones, and those in progress."""
+    """Return the pending records in the groups of refs: first the dead ones, then the others."""
     in_groups = Condition("group", "in", sorted({ref.group for ref in refs}))
     dead: list[Point] = []
     alive: list[Point] = []

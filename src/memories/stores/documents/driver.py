@@ -1,4 +1,4 @@
-"""The protocol for drivers, and the HTTP client that they share."""
+"""The protocol for drivers of document servers, and an HTTP client for them."""
 
 import json
 import time
@@ -43,10 +43,10 @@ class Kind(StrEnum):
 
 
 class Partition(NamedTuple):
-    """A set of points that is read and searched separately, isolated from all others.
+    """A set of points that is read and searched separately from all other points.
 
-    If a server supports many collections, each partition should have its own. On other servers,
-    several partitions share a collection, and every request is limited to one of them.
+    If a server supports many collections, each part should have its own. On other servers, several
+    parts share a collection, and every request is limited to one part.
 
     Attributes:
         kind: The kind of its points.
@@ -70,11 +70,11 @@ class Point(NamedTuple):
             only numbers or UUIDs as ids, the driver derives one from the part and this name, and
             keeps the name in the payload.
         payload: Its content; never empty for records, empty for vectors and labels. In addition to
-            `FIELDS`, it contains strings and integers under names with a dot, which must be
+            `FIELDS`, it contains strings and integers whose names contain a dot. They must be
             returned unchanged.
         vector: For vectors, the unit vector of a window, shape (dimension,); None for other kinds.
-        words: For records, the tokens of the text in order (see `words.tokens_of`), for searches;
-            never returned.
+        words: For records, the tokens of the text in order (see `words.tokens_of`). They are only
+            searched, never returned.
     """
 
     id: str
@@ -88,8 +88,8 @@ class Condition(NamedTuple):
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How the field compares to the value. `has`: the field's list contains this string.
-            `in`: the field's string is one of these.
+        relation: How the field must compare to the value. With `has`, the field's list must contain
+            the value; with `in`, the field's string must be one of the values.
         value: The value to compare with; a list of strings for `in`.
     """
 
@@ -110,17 +110,16 @@ class Driver(Protocol):
     - *Reading* creates nothing: a part or a store that doesn't exist reads as empty.
     - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives
       a crash of the server, and every later request, from anywhere, sees it.
-    - *One step.* `add` and `update` are done completely or not at all, up to `max_batch` points and
-      `MAX_TEXT` characters, even if this process or the server is killed; a driver that can't
-      guarantee this says in the docstring of its class what may happen. If there are more points,
-      the driver splits them into several requests, in order; reads may be split as the server
-      requires.
+    - *One step.* With up to `max_batch` points and `MAX_TEXT` characters, `add` and `update` are
+      done completely or not at all, even if this process or the server is killed. If a driver can't
+      guarantee this, the docstring of its class says what may happen. If there are more points, the
+      driver splits them into several requests, in order. Reads may be split as the server requires.
     - *Complete responses.* Without a limit, a response is complete, however long it is.
     - *Threads* may share a driver.
     - *Errors* are `StoreError` and `StoreDamaged` from `memories.errors`. Each is one sentence that
-      names the server and says what to do, and never contains a password or a key. A request that
-      may have been carried out is sent again only if sending it twice does no harm; all of these
-      methods can safely be repeated.
+      names the server and says what to do, and never contains a password or a key.
+    - *Repeating.* All of these methods can be called again after an error. A request that may have
+      been carried out is sent again only if sending it twice does no harm.
     """
 
     @property
@@ -142,17 +141,17 @@ class Driver(Protocol):
     def state(self) -> Mapping[str, str]:
         """Return the store's state; empty if the store doesn't exist yet.
 
-        It is one small document, which every search reads, so this must be fast.
+        The state is one small document. Every search reads it, so this must be fast.
 
         Raises:
-            StoreError: Something with that name exists that is not one of our stores.
+            StoreError: The name belongs to something other than a store of ours.
         """
 
     def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Create the store, set the values that are not set yet, and return the resulting state.
 
-        If two clients do this at the same time, one wins, and both get the resulting state, as far
-        as the server can guarantee that.
+        If two clients do this at the same time, one wins, and both get its state, as far as the
+        server can guarantee that.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:
@@ -162,7 +161,7 @@ class Driver(Protocol):
         """Return the parts that exist; some may be empty."""
 
     def drop(self, part: Partition) -> None:
-        """Remove a part with all its points; no error if it doesn't exist."""
+        """Remove a part with all its points; do nothing if it doesn't exist."""
 
     def add(self, part: Partition, points: Sequence[Point]) -> None:
         """Add points, except those whose ids already exist, which are silently skipped.
@@ -172,16 +171,16 @@ class Driver(Protocol):
         """
 
     def update(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Set fields in the payloads of points, given by id; None removes a field.
+        """Set fields in the payloads of points; None removes a field.
 
-        Ids that don't exist are ignored: this creates nothing.
+        Ids of points that don't exist are ignored, and no points are created for them.
         """
 
     def delete(self, part: Partition, ids: Iterable[str]) -> None:
         """Remove points; ids that don't exist are ignored."""
 
     def get(self, part: Partition, ids: Sequence[str]) -> list[Point]:
-        """Return the points with these ids that exist, without vectors or words, in any order."""
+        """Return the existing points with these ids, without vectors or words, in any order."""
 
     def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
         """Return the points that meet the conditions, without vectors or words, in any order.
@@ -190,7 +189,7 @@ class Driver(Protocol):
         """
 
     def ids(self, part: Partition, where: Where) -> list[str]:
-        """Return the ids of all points that meet the conditions, in any order, quickly."""
+        """Return the ids of the points that meet the conditions, in any order; must be fast."""
 
     def count(self, part: Partition) -> int:
         """Return how many points a part contains; the number may be slightly too high."""
@@ -198,8 +197,8 @@ class Driver(Protocol):
     def holders(self, part: Partition, term: "Term") -> list[str]:
         """Return the ids of the records whose words include a term, and possibly a few others.
 
-        For a term of several tokens, return the records that contain all of them, in any order. The
-        caller checks the records.
+        If the term has several tokens, the records contain all of them, but perhaps in a different
+        order or far apart. The caller checks this.
         """
 
     def nearest(
@@ -208,22 +207,22 @@ class Driver(Protocol):
         """Return the ids and cosines of the `k` nearest windows; at least 99% must be correct.
 
         Args:
-            part: The part of the windows.
+            part: The part that contains the windows.
             vector: The query, shape (dimension,), unit length.
             k: The number of windows; fewer only if there are no more.
         """
 
     def vectors(self, part: Partition, ids: Sequence[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of the existing windows among these ids, shape (dimension,)."""
+        """Return the vectors of the existing windows with these ids, shape (dimension,)."""
 
     def close(self) -> None:
         """Release connections."""
 
 
-_READ_SECONDS = 10  # timeout for connecting, and for the beginning of the response
+_READ_SECONDS = 10  # timeout for connecting, and until a response begins
 _WRITE_SECONDS = 120  # timeout for a write: it may be large, and the server may be busy
 _SILENT_SECONDS = 10  # pause after a timeout before the server is asked again
-_MAYBE_DONE = (408, 502, 504)  # after such a status, the request may have been carried out
+_MAYBE_DONE = (408, 502, 504)  # with these statuses, the request may have been carried out
 _TRY_LATER = (408, 425, 429, 502, 503, 504)  # the server or a proxy is starting or overloaded
 _UNSURE = "the write may or may not be stored; check before you write it again"
 _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -241,7 +240,7 @@ class StoreClient:
     def ask(
         self, method: str, path: str, body: Any = None, *, writes: bool = False
     ) -> ServerResponse:
-        """Send a request and return the response, whether the server accepts or refuses it.
+        """Send a request and return the response, even if the server refuses the request.
 
         The request may be sent twice: see `JsonClient.ask`.
 
@@ -303,7 +302,7 @@ class StoreClient:
         return answer.status in _TRY_LATER
 
     def close(self) -> None:
-        """Close the connections; a connection in use is closed when its response has arrived."""
+        """Close the connections; one that is in use is closed after its response has arrived."""
         self._client.close()
 
     def _explain(self, exc: NoAnswer, *, writes: bool) -> str:

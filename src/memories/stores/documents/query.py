@@ -53,8 +53,10 @@ class Overlay:
         self.damaged = damaged
 
     def addresses(self, where: Filter, *more: Condition) -> set[Address]:
-        """Return the addresses of matching records; the conditions in `more` don't apply to the
-        overlay.
+        """Return the addresses of matching records.
+
+        The server also applies the conditions in `more`; records of the overlay aren't checked
+        against them.
         """
         addresses: set[Address] = set()
         for part in parts_of(where):
@@ -82,8 +84,7 @@ class Overlay:
     def refs_to_check(self, where: Filter) -> set[Ref]:
         """Return the refs of all matching records, and possibly of some that don't match.
 
-        Most records are live, and a server takes longer to check a condition that most records meet
-        than to list all ids.
+        If most records match, listing all ids is faster than letting the server check each record.
         """
         if is_narrow(where):
             return self.refs(where)
@@ -159,13 +160,13 @@ class Overlay:
             names = list(itertools.chain.from_iterable(ids[ref] for ref in refs))
             windows = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
             for ref in refs:
-                if windows.keys() >= set(ids[ref]):  # otherwise the record is being removed
+                if windows.keys() >= set(ids[ref]):  # false while the record is being removed
                     vectors[ref] = np.stack([windows[name] for name in ids[ref]])
         return vectors
 
 
 def parts_of(where: Filter) -> Sequence[Partition]:
-    """Return the parts that contain the records a filter may match."""
+    """Return the parts that may contain records for a filter."""
     namespaces = dict.fromkeys(where.namespaces)
     return [Partition(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
@@ -234,7 +235,7 @@ def _read_all(driver: Driver, part: Partition, damaged: Damaged) -> list[StoredR
 
 
 def _unlisted_labels(driver: Driver, part: Partition, records: list[StoredRecord]) -> set[str]:
-    """Return the labels that records have but the list of labels lacks."""
+    """Return the labels of these records that are missing from the part's list of labels."""
     labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 
@@ -242,7 +243,7 @@ def _unlisted_labels(driver: Driver, part: Partition, records: list[StoredRecord
 def _count_lost_vectors(
     driver: Driver, part: Partition, records: list[StoredRecord], space: str
 ) -> int:
-    """Return how many records list vectors that are missing."""
+    """Return how many records refer to vectors that don't exist."""
     with_vectors = [stored for stored in records if space in stored.windows]
     if not with_vectors:
         return 0

@@ -11,7 +11,7 @@ from memories.stores.documents.driver import Condition, Kind, Partition, Point, 
 from memories.stores.records import Filter, Finding, Patch, Record, Ref
 
 # A record's state is a single number: the time in milliseconds at which the record ended, or one of
-# these two values, which are greater than any time. So every filter is a plain conjunction.
+# these two values, which are greater than any time. So a filter never needs an OR.
 LIVE = 2**53 - 2
 PENDING = 2**53 - 1  # written by a transaction that has not ended, so not visible yet
 
@@ -20,7 +20,7 @@ _VECTORS = "vectors."  # precedes the id of a space
 
 
 class Windows(NamedTuple):
-    """A record's vectors in one space: the id of the write that added them, and how many."""
+    """A record's vectors in one space: the id of the write that added them, and their number."""
 
     write_id: str
     size: int
@@ -59,7 +59,7 @@ def record_ids(refs: Iterable[Ref]) -> list[str]:
 
 
 def ref_of(part: Partition, point_id: str) -> Ref:
-    """Return the ref of the record with this id, or of the record that owns this window."""
+    """Return the ref of the record with this id, or of the record to which this window belongs."""
     try:
         if part.kind is Kind.VECTORS:
             _, _, position, group = point_id.split("/", 3)
@@ -147,7 +147,7 @@ def decode(
         part: The points' part.
         points: The points, as the server returned them.
         damaged: Receives damaged records.
-        pending: Whether to return the records of unfinished transactions instead of all others.
+        pending: Whether to return only the records of unfinished transactions, and not all others.
 
     Raises:
         StoreDamaged: A record is damaged, and `damaged` is None.
@@ -268,7 +268,7 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter selects neither all records nor all live records."""
+    """Return whether a filter has any condition other than that records are live."""
     has_prefix = where.prefix and bool(where.group)
     return has_prefix or where.state == "ended" or len(conditions(where)) > 1
 

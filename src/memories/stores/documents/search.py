@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-SMALL = 1_000  # if there are no more turns than this, all are scored
+SMALL = 1_000  # up to this many turns, all are scored
 _SAMPLE_SIZE = 100  # number of records from which word frequencies and lengths are estimated
 _ALL_TERMS = 2_000  # with more records than this, very common words are not searched for
 _COMMON_SHARE = 0.2  # a word in this share of the records is very common
-_MIN_RANKED = 80  # at least this many records are ranked by their words
+_MIN_RANKED = 80  # minimum number of records to rank by their words
 _MIN_RANKED_TURNS = 600
-_MAX_CHECKED = 200  # at most this many records are read to check whether they contain a phrase
-_MAX_SCORED = 500  # if no more records than this match, all their vectors are scored
+_MAX_CHECKED = 200  # up to this many records are read to check whether they contain a phrase
+_MAX_SCORED = 500  # up to this many matching records, all their vectors are scored
 _GROWTH = 4  # factor by which the next request grows if a filter has left too few records
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 
@@ -47,10 +47,10 @@ Scores = dict[Ref, float]
 
 
 class PartitionEstimates(NamedTuple):
-    """Estimates for all records in a part.
+    """Statistics of a part's records, estimated from a sample.
 
     Attributes:
-        total: How many records there were when the sample was taken.
+        total: How many records the part contained when the sample was taken.
         length: The average number of words in a record.
         shares: For each word in more than one sampled record, the share of records that contain it.
     """
@@ -78,7 +78,7 @@ class Search:
             where: Selects the records to search.
             vector: The vector to search for; None to search by words only.
             space: The id of the vectors' space; None if the server has no vectors.
-            samples: The samples taken so far; this search uses them and adds to them.
+            samples: The estimates made so far; this search uses them and adds its own.
         """
         self._view = view
         self._where = where
@@ -94,7 +94,7 @@ class Search:
         self._load(self._overlay)
 
     def _narrow(self) -> set[Address]:
-        """Return the addresses of matching records; if they are few, also cache the records."""
+        """Return the addresses of matching records; if there are few, also cache the records."""
         if self._space is not None and is_specific(self._where):
             records = self._view.matching_if_few(self._where, _MAX_SCORED)
             if records is not None:
@@ -244,10 +244,10 @@ class Search:
     def _count_common(
         self, terms: Mapping[str, Term], samples: Mapping[Partition, PartitionEstimates]
     ) -> dict[str, int]:
-        """Return the very common words, which aren't searched for, and how many records have each.
+        """Return how many records contain each of the very common words.
 
-        Each of them is in too many records to list, and says little about any one record. If all
-        words are very common, the rarest one is left out of the result, so it is searched for.
+        Searches skip these words: so many records contain them that they say little about any one
+        record. If all words are very common, the result lacks the rarest, so that it is searched.
         """
         if self._total <= _ALL_TERMS:
             return {}
@@ -265,8 +265,9 @@ class Search:
         return common
 
     def _order_by_rarity(self, corpus: Corpus, holders: dict[str, set[Address]]) -> list[Address]:
-        """Return the addresses of matching records with any of the terms, ordered by the sum
-        of these terms' rarities, highest first.
+        """Return the addresses of matching records that contain any of the terms.
+
+        The records with the highest total rarity of their terms come first.
         """
         weights: dict[Address, float] = {}
         for addresses in holders.values():
@@ -279,8 +280,9 @@ class Search:
     def _rank_by_words(
         self, terms: Sequence[str], corpus: Corpus, ordered: Sequence[Address], k: int, size: int
     ) -> Scores:
-        """Return the word scores of the first `size` records, and of further records until `k` have
-        a score.
+        """Return the word scores of records.
+
+        The first `size` records are scored, then further records until `k` have a score above 0.
         """
         scores: Scores = {}
         start = 0
@@ -318,8 +320,9 @@ class Search:
     def _nearest_in_part(
         self, part: Partition, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
-        """Return up to `k` records of the `size` nearest windows, and whether there are no more
-        windows.
+        """Return the scores of up to `k` matching records with one of the `size` nearest windows.
+
+        Also return whether the part has no more windows.
         """
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=size)
@@ -361,14 +364,12 @@ class Search:
         return {ref: float((windows @ self._vector).max()) for ref, windows in vectors.items()}
 
     def _score_others(self, records: Sequence[StoredRecord], similarities: Scores) -> None:
-        """Compute the cosines of the records that have none yet, and add them."""
+        """Add the cosines of the records that have none in `similarities` yet."""
         others = [stored for stored in records if stored.ref not in similarities]
         similarities |= self._score_vectors(others)
 
     def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
-        """Return the turns up to two positions before and after the best ones, in the same
-        session.
-        """
+        """Return the turns next to the best ones: up to two before and after, in the same session."""
         best_records = self._get_cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
         beside = [
@@ -381,7 +382,7 @@ class Search:
         return {ref for turn, ref in beside if sessions.get(ref) == turn.session}
 
     def _turns_of_days(self, query: TurnQuery) -> set[Ref]:
-        """Return some turns from each day that the query mentions."""
+        """Return some of the turns from the time spans that the query mentions."""
         turns_of_days: set[Ref] = set()
         for first, last in query.days:
             span = [

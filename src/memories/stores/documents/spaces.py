@@ -1,6 +1,4 @@
-"""Embedding spaces on a document server: the one in use, the staged one, and switching between
-them.
-"""
+"""Embedding spaces on a document server: the space in use, the staged one, and the switch."""
 
 import os
 from collections.abc import Mapping
@@ -43,7 +41,8 @@ class Spaces:
     spaces in which it has vectors.
 
     Attributes:
-        was_read: Whether the state was read, and the store is neither lost nor too new.
+        was_read: Whether the state was read, which proves that the store is neither lost nor too
+            new.
     """
 
     def __init__(
@@ -103,11 +102,11 @@ class Spaces:
             self._driver.set_missing_state({"schema": str(SCHEMA)})
 
     def ensure_space(self) -> str:
-        """Return the id of the space in use, which the first vectors determine."""
+        """Return the id of the space in use; if there is none, the opened space becomes it."""
         return self._checked_id(self._select_space(require_space(self._space)))
 
     def _select_space(self, space: Space) -> Mapping[str, str]:
-        """Return the state, after selecting a space if none was in use."""
+        """Return the state; if no space is in use, first put this one into use."""
         state = self.state()
         if "space" in state:
             return state
@@ -120,7 +119,7 @@ class Spaces:
         return state["space"]
 
     def unstaged(self, space: Space, collection: Collection, limit: int) -> list[Record]:
-        """See `Store.unstaged`; the refs still to be checked are kept between calls."""
+        """See `Store.unstaged`; each call continues with the refs that haven't been checked yet."""
         space_id = _find_id(self.state(), space, _USED, _STAGED)
         waiting = self._waiting.get((space_id, collection), [])
         records: list[Record] = []
@@ -199,7 +198,7 @@ class Spaces:
             new_state["space"] = staged_id
         self._driver.set_state(new_state)
         try:
-            # A machine that doesn't share the lock may have added records.
+            # Another machine, which has its own lock, may have added records.
             self._refuse_incomplete(space, new_state["space"])
         except Conflict:
             self._driver.set_state(state)
@@ -247,7 +246,7 @@ def _describe(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return the id that the state lists for a space under one of the prefixes; empty if none."""
+    """Return a space's id if the state has the space under one of the prefixes, else empty."""
     for prefix in prefixes:
         model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
         if (model, dimension) == (space.model, str(space.dimension)):

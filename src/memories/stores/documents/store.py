@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _DAY_MILLIS = 86_400_000
 _PAGE = 1_000  # maximum number of records in one request
 _LOG_ATTEMPTS = 20
-# Distances from a known position at which to look for a chain's end: first nearby, then anywhere.
+# Distances from a known position at which the end of a chain is looked for.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 
@@ -68,20 +68,20 @@ class Chains:
 
     Entries are written in a separate step, before the changes that they describe. So every change
     is in the log, but a crash in between leaves an entry for a change that didn't happen. Writers
-    on other machines may add to the same chain. If their entries come first, ours get new hashes
-    and follow them.
+    on other machines may add to the same chain. If they do so first, our entries are renumbered and
+    hashed again to follow theirs.
     """
 
     def __init__(self, driver: Driver) -> None:
         """Initialize; no request is sent yet."""
         self._driver = driver
-        self._reached: dict[str, int] = {}  # a position that exists in each namespace's chain
+        self._reached: dict[str, int] = {}  # for each namespace, a position that the chain has
 
     def last(self, namespace: str, view: Overlay) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.
 
-        A server can't return the highest position. But a chain has no gaps, so the end is found by
-        asking for positions near the last known one, and then for positions further away.
+        A server can't return the highest position. But a chain has no gaps, so this reads some
+        positions after the last known one, first nearby and then further away.
         """
         first = Ref(Collection.LOG, namespace, CHAIN, 0)
         reached, steps = self._reached.get(namespace, 0), _NEAR
@@ -134,29 +134,29 @@ class Chains:
 
 
 class RemoteStore:
-    """Implements `Store` on a server for documents and vectors without transactions.
+    """Implements `Store` on a server that stores documents and vectors, but has no transactions.
 
-    Such a server can't guarantee everything that `Store` asks for. The limits are:
+    Such a server can't guarantee everything that `Store` requires. The limits are:
 
-    - A transaction's changes are buffered in this process until the transaction ends, and its own
+    - A transaction's changes are buffered in this process until the transaction ends; only its own
       reads see them. A file lock excludes the user's other writers on the same machine, but not
-      those on other machines. If two machines write the same position or key at the same time, one
-      or both get `Conflict`, and no acknowledged write is lost. But a machine may change a record
-      that a transaction on another machine has read, and if two patches change the same field, the
-      last one wins. `Memories` protects a memory that it has read by appending the memory's next
-      version, whose position only one writer can take.
+      writers on other machines. If two machines write the same position or key at the same time,
+      one or both get `Conflict`, and no acknowledged write is lost. But a machine may change a
+      record that a transaction on another machine has read, and if two patches change the same
+      field, the last one wins. `Memories` protects a memory that it has read by appending the
+      memory's next version, whose position only one writer can take.
     - The changes of a transaction become visible in one step if they are in one namespace of one
       collection and fit into one request (`Driver.max_batch`). Otherwise readers may see a part of
       them for a moment, or permanently after a crash between two requests. `Memories` writes to one
       namespace at a time.
     - If another machine dies while writing a record, the record's position is blocked until a
-      minute after this machine first sees it.
+      minute after this machine first sees the unfinished write.
     - `remove` hides records from every read. Its result says where the server may keep their bytes
       until it rewrites its files.
-    - The rarity of a word and the length of a text are estimated from all records of the namespaces
-      that are read, including ended ones. If very many records contain a term, only those with the
-      rarest terms are ranked. Among more than 2,000 records, a word that a fifth of them contain is
-      not searched for if the query also has rarer words.
+    - The rarity of words and the average length of texts are estimated from a sample of all records
+      in the namespaces that are read, including ended ones. If very many records contain any of the
+      terms, only those with the rarest terms are ranked. Among more than 2,000 records, a word that
+      a fifth of them contain is not searched for if the query also has rarer words.
     - `scan` and `groups` list the ids of all matching records before they read a page, which takes
       a few ms for a thousand records.
     """
@@ -281,9 +281,7 @@ class RemoteStore:
         return used_among(self, where)
 
     def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`; the result also says where bytes remain that only the server can
-        erase.
-        """
+        """See `Store.remove`; the result also says which bytes only the server can erase."""
         if self._changes is not None:
             raise StoreError(
                 "permanent removal can't be undone, so it can't be part of a transaction"
@@ -298,7 +296,7 @@ class RemoteStore:
                     for stored in alive
                 ]
                 records = self._view.read(part_refs) + dead
-                # Vectors first: if this is interrupted, a second call finds them by their records.
+                # Vectors first: after an interruption, the records still list those that are left.
                 self._delete_vectors(part, records)
                 read = {stored.ref for stored in records + alive}
                 self._delete_unreadable(part, set(part_refs) - read)
@@ -319,7 +317,7 @@ class RemoteStore:
             self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
 
     def _delete_unreadable(self, part: Partition, refs: set[Ref]) -> None:
-        """Remove unreadable records and their vectors, whose ids contain the record's id."""
+        """Remove unreadable records and their vectors, which are found by the ids of the records."""
         points = self._driver.get(part, sorted(record_ids(refs)))
         ids = {point.id for point in points}
         if not ids:
@@ -342,7 +340,7 @@ class RemoteStore:
             return
         labels_part = part._replace(kind=Kind.LABELS)
         self._driver.delete(labels_part, unused)
-        # Another writer may have seen a label before its removal, and then used it in a record.
+        # Another writer may have seen a label before it was removed, and used it in a new record.
         used = sorted(label for label in unused if self._is_used(part, label))
         if used:
             self._driver.add(labels_part, [Point(label, {}) for label in used])
@@ -488,13 +486,13 @@ class RemoteStore:
         return self._spaces.unstaged(space, collection, limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`; takes effect immediately, even if the transaction fails."""
+        """See `Store.stage`; this takes effect at once, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`; takes effect immediately, even if the transaction fails."""
+        """See `Store.switch`; this takes effect at once, even if the transaction fails."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.switch(space)
