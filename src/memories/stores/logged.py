@@ -247,8 +247,8 @@ class LoggedStore(StoreWrapper):
     def _write_entries(self, actions: Sequence[_Action]) -> None:
         """Add entries for these actions.
 
-        Namespaces are processed in sorted order: a store may lock each of them, and two
-        transactions with the same order can't block each other.
+        Namespaces are processed in sorted order: a store may lock each of them, and with the same
+        order, two transactions can't deadlock.
         """
         distinct = set(actions)
         by_namespace: dict[str, list[_Action]] = {}

@@ -369,7 +369,7 @@ class Search:
         similarities |= self._score_vectors(others)
 
     def _turns_beside(self, word_scores: Scores, similarities: Scores) -> set[Ref]:
-        """Return the turns next to the best ones: up to two before and after, in the same session."""
+        """Return the turns up to two positions from the best ones, in the same session."""
         best_records = self._get_cached(leading(word_scores, similarities))
         turns = [stored.record for stored in best_records if stored.record.session is not None]
         beside = [

@@ -317,7 +317,7 @@ class RemoteStore:
             self._driver.delete(part._replace(kind=Kind.VECTORS, space=space), ids)
 
     def _delete_unreadable(self, part: Partition, refs: set[Ref]) -> None:
-        """Remove unreadable records and their vectors, which are found by the ids of the records."""
+        """Remove unreadable records and their vectors, which are found by the records' ids."""
         points = self._driver.get(part, sorted(record_ids(refs)))
         ids = {point.id for point in points}
         if not ids:

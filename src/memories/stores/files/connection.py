@@ -21,7 +21,7 @@ INNER = ".memories"  # the subfolder for the index, the journal and scratch file
 MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# Suffixes of leftover files: from crashes, and from the first format.
+# Suffixes of files that were left by crashes, or by the first format of this store.
 _LEFTOVERS = (_SCRATCH, ".vectors", ".accesses")
 _TAIL_BYTES = 512
 _REHEARSED_BYTES = 16_384
@@ -30,7 +30,14 @@ Plan = dict[str, dict[str, Any]]  # the change that a commit makes to each file
 
 
 class Stamp(NamedTuple):
-    """A file's fingerprint; `tail` is the checksum of its last bytes."""
+    """A fingerprint of a file, by which a change is noticed.
+
+    Attributes:
+        inode: The file's inode.
+        size: Its size in bytes.
+        changed_at: When it was last changed, in nanoseconds since 1970.
+        tail: The checksum of its last bytes.
+    """
 
     inode: int
     size: int
@@ -39,11 +46,11 @@ class Stamp(NamedTuple):
 
 
 class Folder:
-    """One store's files.
+    """The files of one store.
 
-    Files are appended to or replaced. A commit of more than one line writes a journal first. The
-    lines are committed as soon as the journal is complete: if the process crashes, the next process
-    that locks the folder finishes the commit.
+    Lines are appended to a file, or the entire file is replaced. A commit of more than one line
+    writes a journal first. The lines are committed as soon as the journal is complete: if the
+    process crashes, the next process that locks the folder finishes the commit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +58,7 @@ class Folder:
         self.path = path
         self.inner = path / INNER
         self._was_locked = False
-        if path.is_dir() and not os.access(path, os.W_OK):  # so the index is kept elsewhere
+        if path.is_dir() and not os.access(path, os.W_OK):  # the index needs another folder
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
 
@@ -79,7 +86,7 @@ class Folder:
                         "try again"
                     )
                 self._was_locked = (self.inner / _LOCK).exists()
-                if self._was_locked:  # otherwise the folder was removed while this call waited
+                if self._was_locked:  # False if the folder was removed while this call waited
                     break
                 stack.pop_all().close()
             yield
@@ -125,8 +132,9 @@ class Folder:
         return _read(self.path / name, whole=False)[0]
 
     def read(self, name: str, *, inner: bool = False) -> tuple[Stamp | None, bytes]:
-        """Return a file's stamp and its contents, read in that order; None and no bytes if the file
-        doesn't exist.
+        """Return a file's stamp and its contents, or None and no bytes if the file doesn't exist.
+
+        The stamp is read first.
 
         Args:
             name: The file.
@@ -150,13 +158,13 @@ class Folder:
     # The methods below need the lock.
 
     def append(self, name: str, lines: bytes, size: int) -> None:
-        """Append lines to a file; a failure leaves the file unchanged.
+        """Append lines to a file; a failure leaves the file's valid part unchanged.
 
         Args:
             name: The file; created if it doesn't exist.
             lines: Complete lines.
-            size: The size of the file's valid part. Anything after it is left over from a crash,
-                and is removed.
+            size: The size of the file's valid part. Anything after that was left by a crash, and is
+                removed.
         """
         with translate_errors(self.path):
             flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | _OPEN_FLAGS
@@ -177,10 +185,10 @@ class Folder:
                 flush_folder(self.path)
 
     def rehearse(self) -> None:
-        """Test whether a write would succeed: write a file the size of a few lines, and remove it.
+        """Test whether a write would succeed, by writing a small file and removing it.
 
         Raises:
-            StoreError: The file can't be written, so lines couldn't be written either.
+            StoreError: The file can't be written, so a commit would fail too.
         """
         scratch = self.inner / f"rehearsal-{os.urandom(4).hex()}{_SCRATCH}"
         with translate_errors(self.path), try_lock(self.inner / _LOCK, 0):
@@ -217,7 +225,7 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files from the inner folder, and leftovers of crashes and of the first format."""
+        """Remove files from the inner folder, and any files left by crashes or the first format."""
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):
@@ -225,14 +233,14 @@ class Folder:
             flush_folder(self.inner)
 
     def write_journal(self, plan: Plan) -> None:
-        """Write a commit's plan, so that it survives a crash; an empty plan clears it."""
+        """Write the plan of a commit to the journal; an empty plan clears the journal."""
         data = json.dumps(plan).encode()
         with translate_errors(self.path):
             entry = f"{zlib.crc32(data):08x}".encode() + data if plan else b""
             _write(self.inner / _JOURNAL, entry)
 
     def read_journal(self) -> Plan:
-        """Return an interrupted commit's plan."""
+        """Return the plan of an interrupted commit; empty if no commit was interrupted."""
         entry = _read(self.inner / _JOURNAL)[1]
         checksum, data = entry[:8], entry[8:]
         if not data or checksum != f"{zlib.crc32(data):08x}".encode():
@@ -251,12 +259,12 @@ class Folder:
 
         Args:
             lines: The lines for each file.
-            sizes: The sizes of the files; see `append`.
-            first: Files that are written first. A crash may leave their lines without those of the
-                other files, but never the other way round.
+            sizes: The size of each file's valid part; see `append`.
+            first: Files that are written before the others. A crash may leave lines in these files
+                and none in the others, but never the other way round.
         """
         ordered = sorted(lines, key=lambda name: name not in first)
-        # Writing a single line is atomic by itself.
+        # A single line needs no journal, because an incomplete line is ignored.
         line_count = sum(lines[name].count(b"\n") for name in lines if name not in first)
         needs_journal = line_count != 1
         written: list[str] = []
@@ -292,7 +300,7 @@ def translate_errors(path: Path) -> Iterator[None]:
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:
     """Return a file's stamp and, if `whole`, its contents."""
     try:
-        # Without O_NONBLOCK, opening a pipe in place of the file would block.
+        # If a pipe has the file's name, opening it without O_NONBLOCK would block.
         fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
         try:
             status = os.fstat(fd)

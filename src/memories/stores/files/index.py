@@ -55,7 +55,7 @@ class Index(SQLiteStore):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep one snapshot of the store for all reads inside the context."""
+        """Let all reads inside the context see the same snapshot of the index."""
         with self._translate_damage(), self._file.read():
             yield
 
@@ -107,7 +107,7 @@ class Index(SQLiteStore):
                 )
 
     def read_event_ids(self, refs: Iterable[Ref]) -> dict[Ref, str]:
-        """Return the ids of the events that created these records, by record."""
+        """Return, for each of these records, the id of the event that created it."""
         ids = {}
         with self._file.read() as db:
             for ref in refs:
@@ -117,13 +117,13 @@ class Index(SQLiteStore):
         return ids
 
     def save_event_ids(self, ids: Iterable[tuple[Ref, str]]) -> None:
-        """Save the ids of the events that created these records."""
+        """Save, for each of these records, the id of the event that created it."""
         rows = [(_event_key(ref), event_id) for ref, event_id in ids]
         with self._file.write() as db:
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace a file's records; those with unchanged text keep vectors and read counts."""
+        """Replace a file's records; those whose text is unchanged keep vectors and read counts."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}
@@ -139,8 +139,8 @@ class Index(SQLiteStore):
                 patch = patch_for_copy(record, before[ref])
                 if patch is not None:
                     patches.append(patch)
-            # Earlier records by text; a record that got a new position keeps its read count and
-            # vectors.
+            # The previous records by their text: if a record has a new position, it keeps its read
+            # count and vectors.
             twins = {(record.ref.group, record.text): record for record in before.values()}
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]
             vectors = self.vectors([twin.ref for _, twin in copies if twin])
@@ -175,7 +175,7 @@ class Index(SQLiteStore):
             return bool(fetch(db, "SELECT 1 FROM meta WHERE name = 'erasing'"))
 
     def stored_space(self) -> Space | None:
-        """Return the space of the vectors in use, without the settings that only searches need."""
+        """Return the space of the vectors in use; only its model and dimension are known."""
         with self._file.read() as db:
             stored = spaces.space_in_use(db)
         if stored is None:
@@ -185,7 +185,7 @@ class Index(SQLiteStore):
 
 
 def _event_key(ref: Ref) -> str:
-    """Return the name, in the table `meta`, of the event that created a record."""
+    """Return the key in `meta` under which the id of a record's first event is saved."""
     return f"event:{file_name(ref.collection, ref.namespace)}:{ref.group}#{ref.position}"
 
 

@@ -49,10 +49,10 @@ _log = logging.getLogger(__name__)
 
 
 class Work:
-    """A running transaction: the states of files, and the lines to add when it ends."""
+    """A running transaction: the states of the files in it, and the lines to add when it ends."""
 
     def __init__(self, index: Index) -> None:
-        """Initialize without any lines; the transaction belongs to this process."""
+        """Begin without any lines; only the current process may use the transaction."""
         self.index, self.pid = index, os.getpid()
         self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
@@ -67,8 +67,8 @@ class Work:
 class LocalFiles:
     """Reads and writes the records in a folder's files, until the folder moves to a larger store.
 
-    It implements the methods of `Store` that need more than an up-to-date index. For the others,
-    `current` yields the index.
+    This class has the methods of `Store` that need more than an up-to-date index. For the other
+    methods, `current` yields the index.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class LocalFiles:
 
         Args:
             folder: The folder that contains the files.
-            space: The space of the vectors that will be written and searched.
-            after_commit: Called under the lock with the namespaces that were written to; it may use
-                `working`.
+            space: The space of the vectors to write and search.
+            after_commit: Called with the namespaces that were written to, while the lock is still
+                held; it may use `working`.
             damaged: Collects the parts that are left out because they can't be read.
         """
         self._damaged = damaged
@@ -135,9 +135,9 @@ class LocalFiles:
 
         Inside another transaction, a failure undoes only the inner one.
 
-        First the index is updated, with the files marked as changed. Then the lines are written.
-        Finally the index gets the new states of the files. Only the lines are authoritative, so a
-        crash in between loses nothing: the next reader removes index entries that have no line.
+        First the index is updated, and marks the files as changed. Then the lines are written.
+        Finally the index gets the new states of the files. Only the lines count as stored, so a
+        crash in between does no harm: the next reader removes index entries that have no line.
         """
         outer = self.work
         if outer is not None:
@@ -166,7 +166,7 @@ class LocalFiles:
                 self._after_commit(set())
                 return
             self._after_commit({part_of(name)[1] for name, _ in work.lines})
-            with contextlib.suppress(StoreError):  # the next removal erases what remains
+            with contextlib.suppress(StoreError):  # if this fails, the next removal erases the rest
                 if self.index.is_erasing():
                     self.index.remove([])
 
@@ -212,7 +212,7 @@ class LocalFiles:
                 work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:
-        """Finish an interrupted commit from the journal: add missing lines, drop removed ones."""
+        """Finish the commit in the journal, if any: add missing lines, and drop removed ones."""
         plan = self.folder.read_journal()
         for name, step in plan.items():
             data = self.folder.read(name)[1]
@@ -281,11 +281,11 @@ class LocalFiles:
     ) -> Iterator[tuple[Index, tuple[str, ...]]]:
         """Yield the up-to-date index, and the namespaces whose files can be read.
 
-        All reads inside the context see one snapshot. A damaged file reads as empty, except in a
-        transaction, whose decisions are permanent.
+        All reads inside the context see one snapshot. A damaged file reads as empty. In a
+        transaction it raises an error, because a transaction must not rely on missing records.
 
         Raises:
-            StoreDamaged: In a transaction, one of the files is damaged.
+            StoreDamaged: One of the files is damaged, and a transaction is running.
             StoreError: The system doesn't allow reading one of the files.
         """
         if self.work is not None:
@@ -355,7 +355,7 @@ class LocalFiles:
                 self.sync_readable(collection, namespace)
 
     def list_namespaces(self, collection: Collection) -> list[str]:
-        """Return the namespaces that have or had a file, or get one in the running transaction."""
+        """Return the namespaces whose files exist, existed, or will exist after the transaction."""
         names = {*self.folder.list_names(), *self.index.list_files()}
         if self.work:
             names |= self.work.states.keys()

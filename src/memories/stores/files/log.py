@@ -1,9 +1,9 @@
-"""Pure functions for the files' contents: events as lines of readable JSON, and the records that
-result from them.
+"""Converts events to and from lines of readable JSON, and computes the records from the events.
 
-Each line describes an event. `op` is its kind. The other fields include those that the chat agent
-writes, and contain the version or the turn as it is after the event. A line without `op`, from
-another program or written by hand, creates its record.
+Each line describes an event, and `op` is its kind. The other fields contain the version or the turn
+as it is after the event. Six of them are the fields that the agent of `memory chat` writes: `id`,
+`user_id`, `content`, `kind`, `created_at` and `updated_at`. A line without `op`, which another
+program or a person wrote, creates its record.
 
 Events are applied by time, then by id, not in the order of the lines. So merging the lines of two
 branches, in any order, always gives the same result:
@@ -42,17 +42,18 @@ Json = dict[str, Any]
 
 
 class Event(NamedTuple):
-    """A change to a memory's version, or to a turn.
+    """A change to a version of a memory, or to a turn.
 
     Attributes:
         time: A timestamp that sorts as text; the later of two events wins.
         id: Unique; of two events with the same time, the one with the greater id wins.
-        op: `create`, `end` (sets or undoes the end), `change` (changes fields), or `remove`
-            (removes permanently).
+        op: `create`; `end`, which ends the record or makes it live again; `change`, which changes
+            fields; or `remove`, which removes records permanently.
         of: The id of the event that created the record.
         record: The record after the event.
         names: For a change, the names of the changed fields. For a removal, the ids of the events
-            that created the records, and the digests of completely removed memories.
+            that created the records, and the digests of the memories or conversations that were
+            removed completely.
     """
 
     time: str
@@ -64,7 +65,7 @@ class Event(NamedTuple):
 
 
 def file_name(collection: Collection, namespace: str) -> str:
-    """Return the name of the file for a namespace's records: `ann.jsonl`, `ann.turns.jsonl`.
+    """Return the name of the file with a namespace's records, such as `ann.turns.jsonl`.
 
     Lower-case letters, digits and `._-` are kept; any other byte is written as `%` and two hex
     digits, so that no two namespaces share a file on a system that ignores case.
@@ -84,7 +85,7 @@ def stem(namespace: str) -> str:
             escaped += "".join(
                 [f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")]
             )
-    for ending in (".turns", ".jsonl"):  # otherwise the name could be that of a different file
+    for ending in (".turns", ".jsonl"):  # keep the name different from those of other files
         if escaped.endswith(ending):
             escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
     if escaped.startswith("."):
@@ -127,7 +128,7 @@ def part_of(name: str) -> tuple[Collection, str]:
 
 
 def to_json(record: Record) -> Json:
-    """Return the object in a record's line, including the fields that the chat agent writes."""
+    """Return a record as the JSON object of its line, without the fields of an event."""
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
@@ -208,9 +209,9 @@ def time_text(moment: datetime) -> str:
 def to_record(line: object, collection: Collection, namespace: str) -> Record:
     """Return the record in a line.
 
-    A line from another program, with only the six fields that the chat agent writes, is the first
-    version of a memory. Its kind becomes the tag `type`. An id that is a UUID is converted to our
-    form.
+    A line from another program may have only the six fields that `memory chat` writes. It is the
+    first version of a memory. Its kind becomes the tag `type`, and a UUID in `id` is converted to
+    our form.
 
     Raises:
         ValueError: The line is invalid; the message says why, without quoting the line.
@@ -256,7 +257,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
 def _take_first_at(record: Record, fields: Json) -> datetime:
     """Return the time at which the first version of a memory was written.
 
-    Removes `first_at` from the fields if the line's `created_at` contains it.
+    If this is the time in `first_at`, remove that field, since the line's `created_at` contains it.
     """
     first_at = fields.get("first_at")
     if isinstance(first_at, bool) or not isinstance(first_at, int):
@@ -310,13 +311,13 @@ def _number(line: Json, name: str, default: int | None = None) -> int:
 
 
 def _time(line: Json, name: str) -> datetime:
-    """Return a time in milliseconds, the resolution of the stores."""
+    """Return a time rounded down to a millisecond, the resolution of the stores."""
     moment = _moment(line, name)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _moment(line: Json, name: str) -> datetime:
-    """Return a time; UTC if it has no time zone."""
+    """Return a time in UTC; without a time zone, it already is in UTC."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
@@ -340,7 +341,7 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: The events, in the order of the lines.
-        size: The number of valid bytes, not counting a last line that a crash cut off.
+        size: The number of valid bytes; a last line that a crash cut off isn't counted.
         damage: Why the file can't be read, in which case `events` is empty; None if it can.
     """
 
@@ -368,8 +369,9 @@ class Folded(NamedTuple):
 def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
     """Return a file's events.
 
-    A last line without a newline counts if it is complete, since editors leave such lines. If it
-    isn't, a crash cut it off before it was acknowledged. A byte-order mark is ignored.
+    A last line without a newline counts if it is complete, since some editors write such lines. An
+    incomplete one is ignored, since a crash cut it off before the write was acknowledged. A
+    byte-order mark is ignored too.
     """
     complete_size = data.rfind(b"\n") + 1
     events: list[Event] = []
@@ -433,8 +435,9 @@ def fold(events: Sequence[Event]) -> Folded:
 
 
 def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
-    """Give new ids to lines that share an id but differ in content, for example a line copied by
-    hand.
+    """Give new ids to events that share an id but differ in content.
+
+    This happens, for example, if a user copies a line and edits it.
     """
     contents: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
@@ -466,18 +469,18 @@ class _Fold:
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
         self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
-        self._positions: dict[Address, int] = {}  # the position that each claimed address got
+        self._positions: dict[Address, int] = {}  # by claimed address, its first record's position
         self._last_positions: dict[str, int] = {}
         self._key_holders: dict[str, Address] = {}
 
     def apply(self, event: Event) -> None:
         address = self.addresses.get(event.of)
-        if address is None:  # a new record, or a change to one whose own line was deleted
+        if address is None:  # a new record, or a change to a record whose first line was deleted
             self._create(event.of, event.record)
         elif event.op != CREATE:
             self._change(event, address)
         elif event.record.ended_at is not None and self.records[address].ended_at is None:
-            # Two lines create this record; in this one, the record has ended.
+            # Two lines create this record, and only in this one it has ended.
             self._put(address, event.record._replace(ref=self.records[address].ref))
 
     def _create(self, event_id: str, record: Record) -> None:
@@ -537,14 +540,14 @@ def create_event(last: str, record: Record) -> Event:
     now = time_text(datetime.now(UTC))
     if now <= last:
         now = last
-        with contextlib.suppress(OverflowError):  # the last event is at the end of the year 9999
+        with contextlib.suppress(OverflowError):  # there is no time after the end of the year 9999
             now = time_text(datetime.fromisoformat(last) + timedelta(microseconds=1))
     event_id = os.urandom(8).hex()
     return Event(now, event_id, CREATE, event_id, record)
 
 
 def change_event(last: str, before: Record, after: Record, of: str) -> Event:
-    """Return the event that changes a record's fields, or ends it.
+    """Return the event that changes a record's fields, ends it, or makes it live again.
 
     Args:
         last: See `create_event`.
@@ -563,11 +566,11 @@ def change_event(last: str, before: Record, after: Record, of: str) -> Event:
 
 
 def removal_event(last: str, ref: Ref, ids: Iterable[str], groups: Iterable[str]) -> Event:
-    """Return the event that keeps removed records from reappearing; it doesn't contain their texts.
+    """Return the event that keeps removed records from reappearing; it contains no texts.
 
     Args:
         last: See `create_event`.
-        ref: Any of the records; it provides the collection and the namespace.
+        ref: The ref of any of the records.
         ids: The ids of the events that created the records.
         groups: The memories or conversations that are removed completely.
     """

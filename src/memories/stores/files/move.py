@@ -5,11 +5,11 @@ memories found there later come from the move: nothing is mixed with other recor
 from an earlier move reappear.
 
 Every step can be interrupted. Until the marker is written, the files stay in use, and the next
-attempt removes the copies that the previous one made and starts again. Once it is written, every
+attempt removes the previous one's copies and starts again. Once the marker is written, every
 process uses the larger store, and the next writer renames the files.
 
-Earlier versions moved each namespace separately. A folder that such a version moved only partly is
-refused, with an error that names the stores that contain the parts.
+Earlier versions moved each namespace separately. If such a version moved only a part of a folder,
+the folder is refused with an error that names the stores in use.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ WENT_BACK = "moved-back"
 FORMER_MARKER = ".moved"  # the marker of a namespace that an earlier version moved
 _UNFINISHED, _FAILED = ".moving", "folder.failed"
 _BESIDE = re.compile(r"memories(-\d+)?\.db")  # names of SQLite files in the same folder
-# URLs that certainly name a larger store. Its driver may be slow to import, and checks the rest of
-# the URL when the folder moves. Any other URL is checked at once.
+# URLs that certainly name a larger store. The rest of such a URL is checked only when the folder
+# moves, because importing the driver may be slow. Any other URL is checked at once.
 _CHECKED_BY_DRIVER = re.compile(r"sqlite:///.|(postgres|postgresql|chroma|qdrant)://.")
 # The placeholder that `without_password` puts in place of a password.
 _MASKED = re.compile(r"[:/]\*\*\*@|[?&]([^=&#]*=)?\*\*\*(?=[&#]|$)")
@@ -97,8 +97,8 @@ class Mover:
             folder: The folder that contains the files.
             files: The records in the files.
             space: The space in which vectors are searched.
-            config: Says when the folder moves, and to which store; without it, the folder doesn't
-                move.
+            config: Determines when the folder moves, and to which store; without it, the folder
+                doesn't move.
             open_store: Opens the store at a URL.
 
         Raises:
@@ -120,7 +120,7 @@ class Mover:
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
-        """Set the space for the vectors of the larger store that the folder moves to."""
+        """Set the space with which the larger store will be opened."""
         self._space = space
 
     def marker(self) -> Marker | None:
@@ -203,10 +203,8 @@ class Mover:
         return self._open_store(url, space, self._config)
 
     def find_copies(self, refs: Sequence[Ref]) -> list[str]:
-        """Return other paths with copies of records: kept files, and stores of moves that the user
-        undid.
-        """
-        # Files of the audit log are not listed, since they contain no texts.
+        """Return where copies of records may be: kept files, and the stores of undone moves."""
+        # Files of the audit log are left out, since they contain no texts.
         files: set[str] = set()
         for collection in SEARCHED:
             files.update(file_name(collection, ref.namespace) for ref in refs)
@@ -232,7 +230,7 @@ class Mover:
         except MemoriesError:
             return True
 
-    # The methods below need the lock and, except `finish`, a transaction of the index.
+    # Call the methods below under the lock and, except `finish`, in a transaction of the index.
 
     def move_if_too_large(self, namespaces: Iterable[str]) -> None:
         """Move the folder if one of these namespaces has become too large.
@@ -287,9 +285,9 @@ class Mover:
         )
 
     def _choose_file(self) -> str:
-        """Return the name of a new or empty SQLite file in the folder.
+        """Return the name for a SQLite file in the folder: a new name, or that of an empty store.
 
-        The SQLite file of a move that was undone still contains the records.
+        The file of a move that was undone isn't empty, so it isn't used again.
         """
         for number in range(1, 1_000):
             name = "memories.db" if number == 1 else f"memories-{number}.db"
@@ -304,7 +302,7 @@ class Mover:
         )
 
     def _copy_files(self, names: Sequence[str], store: str) -> tuple[int, str]:
-        """Copy files' records to a store and compare them; return their count and digest.
+        """Copy the records of files to a store and compare them; return their count and digest.
 
         Raises:
             StoreDamaged: A file can't be read, or a record is damaged.
@@ -348,7 +346,7 @@ class Mover:
         return count, digest
 
     def _copy(self, store: str, records: Sequence[Record], target: Store) -> None:
-        """Copy records, after saving a list of the copies that an interruption may leave behind."""
+        """Copy records, after saving a list of them in case the copying is interrupted."""
         refs = [record.ref for record in records]
         self._folder.replace(
             f"folder{_UNFINISHED}",
@@ -382,7 +380,7 @@ class Mover:
         self._folder.rename(name, kept)
 
     def remove_copies(self, refs: Container[Ref] | None = None) -> None:
-        """Remove the copies from an interrupted move; with `refs`, only these records."""
+        """Remove the copies that an interrupted move made, or with `refs`, only these records."""
         for name in self._list_unfinished_moves():
             store, copies = self._read_copies(name)
             if refs is not None:
@@ -391,9 +389,7 @@ class Mover:
                 target.remove(copies)
 
     def _read_copies(self, name: str) -> tuple[str, list[Ref]]:
-        """Return the store to which an interrupted move copied records, and the copies that may be
-        there.
-
+        """Return the target of an interrupted move, and the refs that it may have copied there.
         Raises:
             StoreDamaged: The list of the copies can't be read.
         """

@@ -40,7 +40,7 @@ FORMAT = 2
 
 
 def _reading(method: str) -> Any:
-    """Return a method that reads the store in use, except namespaces with an unreadable file."""
+    """Return a method that reads the store in use, leaving out namespaces with unreadable files."""
 
     def read(store: "FilesStore", where: Filter, *arguments: Any, **named: Any) -> Any:
         with store._current(where) as (current, readable):
@@ -52,11 +52,11 @@ def _reading(method: str) -> Any:
 class FilesStore(Store):
     """Implements `Store` on a folder of files; see `log` for the format and `index` for searches.
 
-    If a write makes a namespace too large, the folder moves to a larger store while it is still
-    locked. From then on, this store has the guarantees of the larger one.
+    If a write makes a namespace too large, the records move to a larger store while the folder is
+    still locked. From then on, this store has the guarantees of the larger one.
 
-    Vectors and read counts are only in the index. If the index is deleted, or a line is edited
-    manually, the vectors must be computed again; `without_vector_count` counts the missing ones.
+    Vectors and read counts are only in the index. If the index is deleted, or a line is edited by
+    hand, vectors must be computed again; `info` reports the number of records without them.
     """
 
     def __init__(
@@ -71,10 +71,9 @@ class FilesStore(Store):
 
         Args:
             folder: The folder that contains the files.
-            space: The space of the vectors that will be written and searched; None in keyword-only
-                mode.
-            config: Says when the folder moves, and to which store; without it, the folder doesn't
-                move.
+            space: The space of the vectors to write and search; None in keyword-only mode.
+            config: Determines when the folder moves, and to which store; without it, the folder
+                doesn't move.
             open_store: Opens the larger store.
             refuse_lost: Called before a missing folder is treated as new.
 
@@ -108,12 +107,12 @@ class FilesStore(Store):
 
     @contextlib.contextmanager
     def _current(self, where: Filter) -> Iterator[tuple[Store, Filter]]:
-        """Yield the store to read, and a filter that omits namespaces whose files can't be read."""
+        """Yield the store to read, and the filter without namespaces whose files can't be read."""
         store = self._larger_store()
         if store is None:
             with self._files.current(where.collection, where.namespaces) as (index, readable):
                 store = self._larger_store()
-                if store is None:  # the folder still hasn't moved
+                if store is None:  # another process may have moved the folder
                     yield index, where._replace(namespaces=readable)
                     return
         yield store, where
@@ -125,7 +124,7 @@ class FilesStore(Store):
         if store is None:
             with self._files.transaction():
                 store = self._larger_store()
-                if store is None:  # checked again, now that the folder is locked
+                if store is None:  # another process may have moved the folder
                     yield
                     return
         if self._mover.is_unfinished():
@@ -302,8 +301,9 @@ def _refuse(url: str, _space: Space | None, _config: Config | None) -> Store:
 
 
 def check_files(files: LocalFiles, *, deep: bool) -> list[Finding]:
-    """Return damaged records, unreadable lines and errors in the index; a deep check also compares
-    the index with the files.
+    """Return damaged records, unreadable lines and errors in the index.
+
+    A deep check also compares the index with the files.
     """
     findings: list[Finding] = []
     for collection in Collection:

@@ -1,8 +1,7 @@
-"""Opens connections to the PostgreSQL server, begins and ends their transactions, and migrates the
-store.
+"""Connections to the PostgreSQL server, their transactions, and migrations of the store.
 
-The class `query.Transaction` runs the statements of a transaction and takes its locks. This module
-knows nothing about records.
+This module begins and ends transactions; `query.Transaction` runs their statements and takes their
+locks. The module knows nothing about records.
 """
 
 import contextlib
@@ -42,9 +41,9 @@ SELECT current_setting('server_version_num')::int, current_setting('server_encod
          JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector'
        )
 """
-# Every transaction applies these settings, because behind a pooler the next transaction may run in
-# a different session. Sequential scans are off, because computing the words of every row takes
-# longer than the planner expects. A scan of the vector index continues until enough rows match.
+# Every transaction applies these settings, because behind a pooler each transaction may run in a
+# different session. Sequential scans are off, because computing the words of every row takes longer
+# than the planner expects. A scan of the vector index continues until enough rows match.
 _SETTINGS = """
 SET LOCAL enable_seqscan = off; SET LOCAL enable_partitionwise_join = on; SET LOCAL jit = off;
 SET LOCAL idle_in_transaction_session_timeout = '300s';
@@ -64,19 +63,19 @@ _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# Take the lock before the first snapshot: a table may be replaced with a copy, and an older
-# snapshot would see no rows in that copy.
+# The lock is taken before the snapshot: if a table is replaced with a copy in between, a snapshot
+# from before that sees no rows in the copy.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
-# The server function that sends a warning if its wait for a replica was canceled.
+# The function in the server that sends a warning if waiting for a replica was canceled.
 _REPLICA_WAIT = "SyncRepWaitForLSN"
 
 
 class Server:
     """One store on a server, and this process's connections to it.
 
-    Each namespace has an advisory lock, on which its writers queue, so writers of different
-    namespaces don't wait for each other. Every writer also holds a shared lock on the entire store;
-    migrations and space switches take that lock exclusively.
+    The writers of a namespace wait for its advisory lock, so writers of different namespaces don't
+    wait for each other. Every writer also holds a shared lock on the entire store; a migration or a
+    switch to another space takes that lock exclusively.
     """
 
     def __init__(self, url: str, refuse_lost: RefuseLost) -> None:
@@ -160,7 +159,7 @@ class Server:
                 with current.savepoint():
                     yield current
                 return
-            if not self._exists:  # checking is cheaper than taking the lock for `_create`
+            if not self._exists:  # look first, because `_create` locks the entire store
                 with self._begin("") as transaction:
                     self._open_store(transaction)
             if not self._exists:
@@ -210,7 +209,7 @@ class Server:
         return self._current() is not None
 
     def close(self) -> None:
-        """Close this process's connections; one in use is closed when it is returned."""
+        """Close this process's connections; one that is in use is closed when it is returned."""
         if self._guard.forked:
             return  # the connections belong to the parent process
         self._closed = True
@@ -228,7 +227,7 @@ class Server:
         return transaction
 
     def _lock_key(self, namespace: str | None = None) -> int:
-        """Return the number of the advisory lock for a namespace, or for the entire store."""
+        """Return the key of the advisory lock for a namespace, or by default for the store."""
         name = self.url.schema if namespace is None else f"{self.url.schema}\0{namespace}"
         return int.from_bytes(
             hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True
@@ -240,8 +239,8 @@ class Server:
 
         Args:
             first: The first statements, which are sent together with the BEGIN. If they end with
-                `READ_META`, the store's settings needn't be read later.
-            to_write: Whether to commit; if not, the transaction is rolled back.
+                `READ_META`, the transaction already has the store's settings.
+            to_write: Whether to commit the transaction at its end; if not, it is rolled back.
         """
         import psycopg
 
@@ -277,8 +276,8 @@ class Server:
         warnings: list[str] = []
 
         def note(notice: psycopg.errors.Diagnostic) -> None:
-            # A notice must be read in this handler. Its text is in the server's language, so we
-            # recognize it by the function that sent it.
+            # The text of a notice is in the server's language, so we recognize the notice by the
+            # function that sent it. It can only be read in this handler.
             if notice.source_function == _REPLICA_WAIT:
                 warnings.append(notice.message_primary or "")
 
@@ -305,14 +304,14 @@ class Server:
         if warnings:  # if the wait for a replica is canceled, the server only warns
             raise StoreError(
                 f"{self.masked_url} stored the write, but not on its replicas ({warnings[0]}); "
-                "if the server is lost, so is the write"
+                "if that server is lost, the write is lost too"
             )
 
     @contextlib.contextmanager
     def _borrow_connection(
         self, first: str, *, to_write: bool
     ) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Yield a pooled connection in a transaction, and the cursor of its first statements."""
+        """Yield a pooled connection in a new transaction, and its first statements' cursor."""
         from psycopg.pq import TransactionStatus
 
         self._reset_if_forked()
@@ -346,9 +345,9 @@ class Server:
     ) -> tuple["Connection", "psycopg.Cursor"]:
         """Begin a transaction; return its connection, and the cursor of its first statements.
 
-        If the server has closed the idle connection, this opens a new one, since nothing was
-        executed. If the server has no room for a new one, this waits until a connection is
-        returned.
+        If an idle connection turns out to be closed, a new one is opened, since nothing was
+        executed. If the server has no room for a new one, this waits until another thread returns
+        its connection.
         """
         deadline, pause = time.monotonic() + BUSY_SECONDS, _FIRST_PAUSE
         while True:
@@ -368,7 +367,7 @@ class Server:
             try:
                 return connection, _run_begin(connection, first, to_write=to_write)
             except BaseException:
-                self._exists = False  # its tables may be lost; the next transaction checks
+                self._exists = False  # the tables may be lost; the next transaction checks that
                 connection.close()
                 raise
 
@@ -458,8 +457,9 @@ class Server:
         connection.access = " READ WRITE" if is_read_only else ""
 
     def _analyze_grown(self) -> None:
-        """Analyze tables that have grown. A failure is only logged, because the records are already
-        stored.
+        """Analyze tables that have grown.
+
+        A failure is only logged, because the records are already stored.
         """
         try:
             with translate_errors(self.masked_url), self._begin("", to_write=True) as transaction:
@@ -502,9 +502,9 @@ class Server:
         return Transaction(connection, self._lock_key, last_rows(cursor) if first else None)
 
     def _check_schema(self, meta: Meta) -> int:
-        """Return the schema version.
+        """Return the schema version; refuse a version that this program doesn't support.
 
-        Every transaction checks it, since a newer program may migrate at any time.
+        Every transaction checks this, since a newer program may migrate the store at any time.
         """
         newest = len(schema.MIGRATIONS)
         if meta.schema > newest:

@@ -1,6 +1,6 @@
-"""Counts records, tokens, vectors and labels per namespace, and checks and repairs the counts.
+"""Counts of records, tokens, vectors and labels in each namespace, and checks and repairs of them.
 
-Every writing transaction updates the counts, so showing a status or listing the tags takes no
+Every transaction that writes updates the counts, so showing the status or listing tags takes no
 longer in a larger store.
 """
 
@@ -20,14 +20,14 @@ from memories.stores.postgres.query import (
 )
 from memories.stores.records import Collection, Filter, Finding, Ref
 
-# The size of the tables in bytes, and whether this user may write to them.
+# The size of the tables in bytes, and whether this user can write to them.
 SIZE = """
 SELECT sum(pg_total_relation_size(oid))::bigint,
   NOT pg_is_in_recovery() AND current_setting('fsync')::boolean
   AND has_table_privilege('record', 'INSERT')
 FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
 """
-MANY_VECTORS = 1_000  # a namespace needs an index if this many of its live records have vectors
+MANY_VECTORS = 1_000  # a namespace with this many live records with vectors needs an index
 
 Part = tuple[str, str]  # a collection and a namespace in it
 
@@ -76,7 +76,7 @@ class Counted(NamedTuple):
 
 
 def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, Counted]]:
-    """Return the seq and the counted properties of records; `embedded` is always False."""
+    """Return each record's `seq` and its counted properties, in which `embedded` is False."""
     columns = (
         "r.seq, r.collection, r.namespace, r.grp, r.position, "
         "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
@@ -135,7 +135,7 @@ def _to_columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
-    """Remove labels that only removed records had; return whether there were any."""
+    """Remove labels that only the removed records had; return whether any were removed."""
     names: set[tuple[str, ...]] = set()
     for record in removed:
         for pair in record.labels.items():
@@ -156,7 +156,7 @@ def total(db: Transaction, selected: Selection, column: str = "documents") -> in
 
 
 def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
-    """Return how many records match a filter; None if the counts don't cover the filter."""
+    """Return how many records match a filter; None if the counts can't answer that."""
     if selected.whole:
         return total(db, selected)
     if where == Filter(where.collection, where.namespaces, state="ended", ended_by="delete"):
@@ -165,7 +165,7 @@ def look_up(db: Transaction, selected: Selection, where: Filter) -> int | None:
 
 
 def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, int]:
-    """Count the selected records by label key or, given a key, by its value."""
+    """Return how many selected records have each label key or, given a key, each value."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     values = (*values, selected.collection)
     count = " + ".join("ended" if is_ended else "live" for is_ended in selected.states)
@@ -238,7 +238,7 @@ def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
         )
     if not deep or not db.meta.schema:
         return
-    # Reads every row, so that a damaged page raises an error.
+    # This reads every row, so that a damaged page raises an error.
     db.rows("SELECT sum(length(text)) + sum(length(tokens)) FROM record")
     for derived in _DERIVED:
         rows = f"SELECT {derived.columns} FROM {derived.table} WHERE {_EMPTY[derived.table]}"

@@ -17,8 +17,8 @@ from memories.errors import (
 if TYPE_CHECKING:
     import psycopg
 
-# Parts of libpq's messages about failed connections, with our explanations; libpq gives no error
-# codes.
+# Fragments of libpq's messages about failed connections, with our explanations; these errors have
+# no codes.
 _REFUSED = (
     (
         ("could not translate host name", "name or service not known", "failed to resolve host"),
@@ -89,7 +89,7 @@ _UNREACHABLE = (  # trying again may help
         "its connection pooler can't reach the server; try again when it is back",
     ),
 )
-_STANDBY = (  # checked last: if one of several hosts was unreachable, trying again may help
+_STANDBY = (  # checked last, because trying again may help if another host was unreachable
     (
         ("session is read-only", "server is in hot standby"),
         "it is a read-only replica, but the URL requires a writable server",
@@ -108,16 +108,16 @@ _MISSING = (
 
 
 class ServerFull(StoreUnreachable):
-    """The server, the user or the database has no free connection; one may become free."""
+    """Raised if the server, the user or the database has no free connection at the moment."""
 
 
 class Interrupted(StoreUnreachable):
-    """A read was interrupted by a lost connection or a replaced table; reading again may help."""
+    """Raised if a lost connection or a replaced table interrupts a read; try once more."""
 
 
 @contextlib.contextmanager
 def translate_errors(masked_url: str) -> Iterator[None]:
-    """Translate the driver's errors into ours.
+    """Translate the driver's errors inside the context into ours.
 
     Args:
         masked_url: The URL without its password.
@@ -145,7 +145,7 @@ def translate_errors(masked_url: str) -> Iterator[None]:
         ) from exc
 
 
-# Classes of the driver by name, because loading the driver takes time.
+# The driver's classes are given by name, because loading the driver takes time.
 _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "LockNotAvailable",
@@ -192,7 +192,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
-    """Translate one of the driver's errors."""
+    """Return our error for one of the driver's."""
     import psycopg
     from psycopg import errors
 
@@ -214,10 +214,11 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
     return StoreError(f"{masked_url} failed ({detail}); nothing was written")
 
 
-# Error codes of lost connections; a broken socket has no code. They mean that the server crashed,
-# is starting or is stopping, or that an administrator ended the session (57P); that the session was
-# idle for too long (25P); that connecting failed, or a pooler lost the connection (08); or that no
-# connection is free (53300).
+# The error codes of lost connections; a broken socket has no code.
+# 57P: the server crashed, is starting or is stopping, or an administrator ended the session.
+# 25P: the session was idle for too long.
+# 08: connecting failed, or a pooler lost the connection.
+# 53300: no connection is free.
 _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 

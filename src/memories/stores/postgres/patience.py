@@ -12,16 +12,16 @@ _R = TypeVar("_R")
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """Closes itself if the server sends nothing for too long.
+    """A connection that closes itself if the server sends nothing for too long.
 
-    A deadline that the server enforces, such as `statement_timeout`, is useless if the server
+    A timeout that the server enforces, such as `statement_timeout`, has no effect once the server
     itself has stopped.
 
     Attributes:
         masked_url: The URL without its password.
         patience: How many seconds the server may stay silent; None for no limit.
         settings: The statements that set up each transaction.
-        access: The access mode of transactions that write, if it isn't the server's default.
+        access: The clause for transactions that write, if the server's default is read-only.
     """
 
     masked_url = "the server"
@@ -42,8 +42,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
 
     def _limit_silence(self, gen: Generator[Any, Any, _R]) -> Generator[Any, Any, _R]:
-        """Pass on the events that psycopg waits for. Without events, psycopg sends 0 to this
-        generator ten times a second.
+        """Yield what another generator yields, until the server has been silent for too long.
+
+        While nothing happens, psycopg sends 0 to this generator ten times a second.
         """
         try:
             request = next(gen)

@@ -1,8 +1,8 @@
-"""Transactions, filters as SQL conditions, and the records that filters and refs select.
+"""Runs statements in transactions, turns filters into SQL conditions, and reads records.
 
 The class `Transaction` runs statements, locks namespaces and reads the store's settings;
 `connection` begins and ends transactions. `read_extent` returns how many records a filter selects,
-from the counts that `counts` keeps.
+mostly from the counts that `counts` keeps.
 """
 
 import contextlib
@@ -65,8 +65,8 @@ class Meta(NamedTuple):
 
 
 LockKey = Callable[..., int]
-# Lock names for the vector tables and for the list of tables to rewrite. They are used like the
-# names of namespaces, but no namespace has such a name.
+# The names of the locks for the vector tables and for the list of tables to rewrite. They are used
+# like namespaces, but no namespace can have such a name.
 SPACES, ERASING = "\0spaces", "\0erasing"
 READ_META = "SELECT name, value FROM meta"
 NOTHING = Meta(0, 0, None, None, ())
@@ -82,8 +82,8 @@ class Transaction:
 
         Args:
             connection: The connection.
-            lock_key: Returns the number of the lock for a namespace or, without one, for the store.
-            meta_rows: The rows of `READ_META`, if it was run.
+            lock_key: Returns the key of the lock for a namespace or, without one, for the store.
+            meta_rows: The rows that `READ_META` has returned, if it was run.
         """
         self.connection = connection
         self._lock_key = lock_key
@@ -118,14 +118,15 @@ class Transaction:
                 copy.write_row(row)
 
     def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
-        """Exclude other writers of these namespaces, or of the entire store, until the transaction
-        ends.
+        """Exclude other writers until the transaction ends.
+
+        These are the writers of some namespaces or, if `whole`, all writers.
         """
         if whole:
             self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked
         if new:
-            # Sorted, so that two transactions that take the same locks never wait for each other.
+            # Sorted, so that two transactions that take the same locks never deadlock.
             self._take(*sorted(self._lock_key(namespace) for namespace in new))
             self._locked |= new
 
@@ -139,7 +140,7 @@ class Transaction:
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo the statements of the block if it fails."""
+        """Undo the statements inside the context if it fails."""
         name, locked = f"part_{self._depth}", self._locked
         self.run(f"SAVEPOINT {name}")
         self._depth += 1
@@ -148,7 +149,7 @@ class Transaction:
         except BaseException:
             if not self.connection.closed:
                 self.run(f"ROLLBACK TO {name}")
-            self._locked, self._meta = locked, None  # the rollback released the block's locks
+            self._locked, self._meta = locked, None  # the rollback released the new locks
             raise
         finally:
             self._depth -= 1
@@ -180,7 +181,7 @@ class Transaction:
 
 
 class Missing(Transaction):
-    """A transaction in a store that doesn't exist: it returns no rows."""
+    """A transaction for a store that doesn't exist; every query returns no rows."""
 
     def rows(self, sql: str, values: Sequence[Any] = (), *, binary: bool = False) -> list[Row]:  # noqa: ARG002
         """Return no rows."""
@@ -193,7 +194,7 @@ class Missing(Transaction):
 
 
 def last_rows(answer: "psycopg.Cursor[Row]") -> list[Row]:
-    """Return the rows of the last of several statements."""
+    """Return the rows of the last statement, given the cursor of several statements."""
     while answer.nextset():
         pass
     return answer.fetchall()
@@ -226,12 +227,12 @@ RECORDS = (
     "LEFT JOIN access a ON a.namespace = r.namespace AND a.seq = r.seq"
 )
 
-FEW = 4_000  # if there are no more records than this, matches aren't counted
-COUNTED = 8_000  # matching records are counted up to this number
+FEW = 4_000  # if a filter's namespaces have no more records than this, matches aren't counted
+COUNTED = 8_000  # matches are counted up to this number
 
 
 class Selection(NamedTuple):
-    """A filter as a condition on `record r`.
+    """A filter as a SQL condition on `record r`.
 
     Attributes:
         sql: The condition.
@@ -253,8 +254,9 @@ class Selection(NamedTuple):
 
 
 def selection(where: Filter, namespace: str | None = None) -> Selection:
-    """Return a filter as a condition on `record r`, for all of its namespaces or for a single
-    one.
+    """Return a filter as a SQL condition on `record r`.
+
+    If a namespace is given, the condition selects only that namespace's records.
     """
     namespaces = tuple(dict.fromkeys(where.namespaces)) if namespace is None else (namespace,)
     in_namespaces, values = one_of("r.namespace", namespaces)
@@ -282,24 +284,22 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
 
 
 def one_of(column: str, values: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL condition that a column has one of these values, and the values of its
-    placeholders.
-    """
+    """Return the SQL condition that a column has one of these values, with its parameters."""
     if len(values) == 1:
         return f"{column} = %s", (values[0],)
     return f"{column} = ANY(%s::text[])", (list(values),)
 
 
 class Extent(NamedTuple):
-    """The number of records in a filter's namespaces.
+    """The numbers of records in a filter's namespaces.
 
     Attributes:
-        corpora: The numbers of documents and tokens in each state that may match: False for live,
+        corpora: The numbers of records and of tokens in each state that may match: False for live,
             True for ended.
-        documents: The total number of documents in these corpora.
+        documents: The total number of these records.
         live: The number of live records in each namespace.
-        matching: How many records match, counted only up to `COUNTED`. If there are few documents,
-            matches aren't counted, and this is the number of all documents.
+        matching: How many records match, counted only up to `COUNTED`. If there are few records,
+            matches aren't counted, and this equals `documents`.
     """
 
     corpora: Mapping[bool, tuple[int, int]]
@@ -309,7 +309,7 @@ class Extent(NamedTuple):
 
 
 def read_extent(db: Transaction, selected: Selection) -> Extent:
-    """Return the number of records in a filter's namespaces."""
+    """Return the numbers of records in a filter's namespaces."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     rows = db.rows(
         "SELECT namespace, ended, documents, tokens FROM corpus "
@@ -333,10 +333,10 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records in rows of `RECORDS`, keyed by seq, in the order of the rows.
+    """Return the records in rows of `RECORDS` by their `seq`, in the order of the rows.
 
-    Damaged records are left out and recorded. The server's checksums detect damaged pages, but
-    other programs may write to its tables.
+    Damaged records are left out and noted in `damaged`. The server's checksums detect damaged
+    pages, but other programs may write to its tables.
     """
     records: dict[int, Record] = {}
     for row in rows:
@@ -354,7 +354,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
 
 
 def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any, ...]]:
-    """Return the rows of a SELECT statement from `record r` for the records of these refs."""
+    """Run a SELECT statement on `record r` for the records of these refs; return its rows."""
     sql = (
         f"{select} WHERE r.namespace = %s AND r.collection = %s "
         "AND (r.grp, r.position) IN (SELECT * FROM unnest(%s::text[], %s::bigint[]))"
@@ -367,7 +367,7 @@ def at_refs(db: Transaction, select: str, refs: Iterable[Ref]) -> list[tuple[Any
 
 
 def seqs_of(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, int]:
-    """Return the seq of each ref that exists."""
+    """Return the `seq` of each record that exists."""
     rows = at_refs(
         db, "SELECT r.collection, r.namespace, r.grp, r.position, r.seq FROM record r", refs
     )

@@ -1,9 +1,9 @@
 """Replaces tables of the PostgreSQL store with copies, to erase removed records or to repartition.
 
 A copy contains only the remaining rows, in new files; the old files are dropped with the old table.
-All this is one transaction, so a crash leaves everything unchanged. Other processes keep reading
-and writing. A trigger records their changes, which are replayed on the copy at the end, while the
-other processes wait briefly.
+Copying and replacing are one transaction, so a crash leaves everything unchanged. In the meantime,
+other processes keep reading and writing. A trigger records their changes. At the end, these are
+replayed on the copy while the other processes wait briefly.
 
 Deleting rows would not be enough: the server only marks their space as free, and keeps their bytes.
 """
@@ -21,10 +21,10 @@ from memories.stores.postgres.connection import Server
 from memories.stores.postgres.query import ERASING, Transaction
 from memories.stores.records import Ref, by_namespace
 
-LOCK_SECONDS = 2.0  # how long other transactions may queue behind our request for a lock
-PATIENCE_SECONDS = 120.0  # maximum total time for the attempts to get a lock
+LOCK_SECONDS = 2.0  # how long other transactions may have to wait behind our request for a lock
+PATIENCE_SECONDS = 120.0  # how long attempts to get a lock are repeated
 _PAUSE_SECONDS = 0.5
-_REWRITING = "\0rewriting"  # locked like a namespace while tables are replaced
+_REWRITING = "\0rewriting"  # the name of the lock that is held while tables are replaced
 
 _LEAVES = """
 SELECT c.relname, c.relkind, pg_has_role(c.relowner, 'USAGE') FROM pg_class c
@@ -63,7 +63,7 @@ _CITUS = "SELECT 1 FROM pg_extension WHERE extname = 'citus'"
 
 
 class Leaf(NamedTuple):
-    """A table that contains rows itself: a partition, or a table without partitions.
+    """A table with rows of its own: a partition, or a table without partitions.
 
     Attributes:
         name: The table.
@@ -99,7 +99,10 @@ class Copy(NamedTuple):
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return a table's partitions, or the table itself; empty if it no longer exists."""
+    """Return a table's partitions, or the table itself if it has none.
+
+    The result is empty if the table no longer exists.
+    """
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None
@@ -112,7 +115,7 @@ def leaves(db: Transaction, table: str) -> list[Leaf]:
 def watch(server: Server, tables: Sequence[str]) -> None:
     """Start recording which rows of these tables change.
 
-    A trigger does this; it is dropped with the table when the table is replaced.
+    The trigger that does this is dropped together with its table when the table is replaced.
     """
     for table in tables:
         with server.alone() as db:
@@ -136,8 +139,9 @@ def is_watched(db: Transaction, tables: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def rewriting(server: Server) -> Iterator[Transaction]:
-    """Yield a transaction for replacing tables. It has no deadline, and excludes other such
-    transactions.
+    """Yield a transaction for replacing tables.
+
+    It has no deadline, and excludes other transactions that replace tables.
     """
     with server.alone() as db:
         db.run(
@@ -158,11 +162,11 @@ def replace(
         server: The server.
         db: The transaction of `rewriting`.
         copies: The tables and their copies; `watch` must have been called for the tables.
-        also: Called while no other process reads or writes.
+        also: Called at the end, while no other process reads or writes.
 
     Returns:
-        The tables from which rows have been removed since they were copied. The free space in the
-        copies still contains the bytes of these rows.
+        The tables from which rows were removed while they were copied. Their copies still contain
+        the bytes of these rows, in space marked as free.
     """
     for copy in copies:
         _create(db, copy)
@@ -190,8 +194,8 @@ def replace(
 def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) -> None:
     """Run an action that takes locks.
 
-    Until the locks are granted, the action is interrupted from time to time, so that processes
-    queued behind it can continue.
+    If the locks aren't granted soon, the action is rolled back and tried again, so that processes
+    that wait behind it can continue in between.
 
     Raises:
         StoreBusy: The locks were not granted for a long time.
@@ -217,7 +221,7 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
 
 
 def _create(db: Transaction, copy: Copy) -> None:
-    """Create the empty copy, with the columns of the table and without indexes."""
+    """Create an empty copy of a table, without indexes."""
     partitioning = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
     db.run(
         f"CREATE TABLE {copy.new} "
@@ -237,7 +241,7 @@ def _create(db: Transaction, copy: Copy) -> None:
 
 
 def _storage_changes(db: Transaction, leaf: str) -> str:
-    """Return the clauses of an ALTER TABLE that copies the storage modes of a table's columns."""
+    """Return clauses for ALTER TABLE that set the storage modes of this table's columns."""
     changes = [
         f"ALTER COLUMN {column} SET STORAGE {storage}"
         for column, storage in db.rows(_STORAGE, (leaf,))
@@ -246,7 +250,7 @@ def _storage_changes(db: Transaction, leaf: str) -> str:
 
 
 def _make_indexes(db: Transaction, old: str, new: str) -> None:
-    """Create the indexes of one table on another."""
+    """Create the same indexes on the new table as on the old one."""
     for name, definition, unsampled in db.rows(_INDEXES, (old,)):
         head, _, method = definition.partition(" USING ")
         new_name = f"{new}{name.removeprefix(old)}"
@@ -257,8 +261,9 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Replay on the copy all changes made to a table since it was copied; return whether rows were
-    removed.
+    """Replay on the copy all changes made to a table since it was copied.
+
+    Return whether rows were removed.
     """
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
     if copy.old == "label":
@@ -292,7 +297,7 @@ def _replace_table(db: Transaction, copy: Copy) -> None:
             db.run(f"ALTER INDEX {name} RENAME TO {copy.old}{name.removeprefix(copy.new)}")
         db.run(f"ALTER TABLE {table} RENAME TO {copy.old}{table.removeprefix(copy.new)}")
     if not copy.parts:
-        # The server checks every row here. This is the slowest step: about a second for a million
+        # Here the server checks every row, which takes the longest: about a second for a million
         # rows.
         db.run(f"ALTER TABLE {parent} ATTACH PARTITION {copy.old} {bounds}")
 
@@ -356,13 +361,14 @@ def _partitioned_tables(db: Transaction) -> list[str]:
 
 
 def _save_erasing(db: Transaction, tables: set[str]) -> None:
-    """Save the names of the tables that still contain the bytes of removed records."""
+    """Save the names of the tables in which bytes of removed records must still be erased."""
     db.save_meta({"erasing": " ".join(sorted(tables)) or None})
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records with their vectors and counts, and note the tables that still contain their
-    bytes.
+    """Delete records and their vectors, and update the counts.
+
+    The tables that still contain the records' bytes are noted for `erase`.
     """
     to_erase: set[str] = set()
     for (_, namespace), part in by_namespace(refs).items():
@@ -395,7 +401,7 @@ def erase(server: Server) -> tuple[str, ...]:
     Other processes keep reading and writing.
 
     Returns:
-        Partitions on other nodes, which can't be replaced from here.
+        Descriptions of partitions on other nodes, which can't be replaced from here.
 
     Raises:
         StoreBusy: Another transaction kept using the tables.
@@ -431,7 +437,7 @@ def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return
-        # Switching spaces or repartitioning may have dropped the table with its files.
+        # A switch of spaces or a repartitioning may have dropped the table with its files.
         is_dropped = not leaves(db, table)
         if not is_dropped and not is_watched(db, [table]):
             return

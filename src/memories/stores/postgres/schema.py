@@ -1,7 +1,7 @@
 """The tables of the PostgreSQL store, the migrations that create them, and records as rows.
 
 A migration is a function that returns a script; it runs in the transaction that also writes its
-number into `meta`. Released migrations never change; to change the schema, add one.
+number into `meta`. Released migrations never change; to change the schema, add a migration.
 
 Records and vectors are partitioned by a hash of the namespace. Every index belongs to a partition,
 not to the entire table, and every unique index begins with the namespace. So a partition may be on
@@ -22,9 +22,9 @@ from memories.stores.records import Collection, Record, Ref
 if TYPE_CHECKING:
     from psycopg.types.json import Jsonb
 
-# The words by which a record is found: its tokens, each prefixed with six digits that stand for the
-# record's namespace, its collection, and whether it has ended. So looking up a word reads only the
-# selected namespaces.
+# The words by which a record is found are its tokens. Each is prefixed with six digits that stand
+# for the record's namespace, its collection, and whether it has ended. So looking up a word reads
+# only the entries of the selected namespaces.
 PREFIX_DIGITS = 6
 _PREFIX = (
     "left(md5({r}namespace || '/' || {r}collection || CASE WHEN {r}ended_at IS NULL THEN '/live' ELSE '/ended' END), "
@@ -159,13 +159,14 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS {part}_{collection} ON {schema}.{part}
   USING hnsw (embedding {vector}.halfvec_cosine_ops)
   WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}'
 """
-_PLAIN_DIMENSIONS = 3_500  # two bytes each: with more, a row would not fit into a page
+_PLAIN_DIMENSIONS = 3_500  # at two bytes each, a row with more does not fit into a page
 HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored individually
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
-    """Return the script that creates a table with its partitions, if it has several, and its
-    indexes.
+    """Return the script that creates a table with its partitions and its indexes.
+
+    With one partition, the table itself contains the rows.
     """
     if partitions == 1:
         return script.format(partitioned="") + part_script.format(part=table)
@@ -183,9 +184,7 @@ def _all_tables(partitions: int) -> str:
 
 
 def vector_script(table: str, dimension: int, partitions: int) -> str:
-    """Return the script that creates the tables for a space's vectors, but not their vector
-    indexes.
-    """
+    """Return the script that creates the tables for a space's vectors, without vector indexes."""
     part = _VECTOR_PART
     if dimension <= _PLAIN_DIMENSIONS:
         part += _STORAGE_PLAIN
@@ -194,7 +193,7 @@ def vector_script(table: str, dimension: int, partitions: int) -> str:
 
 
 def hnsw_script(schema: str, part: str, collection: Collection, extension: str) -> str:
-    """Return the statement that creates the vector index while others read and write.
+    """Return the statement that creates a vector index without blocking readers or writers.
 
     Args:
         schema: The schema that contains the tables.
@@ -211,7 +210,7 @@ def _nothing(_: int) -> str:
     return ""
 
 
-# The settings of the store: schema, partitions, vectors, and so on; see `query.Meta`.
+# The table with the settings of the store; see `query.Meta`.
 META = "CREATE TABLE meta (name text PRIMARY KEY, value text NOT NULL)"
 
 # Tables of more than a megabyte that have doubled since they were last analyzed. Autovacuum may
@@ -223,7 +222,7 @@ AND pg_has_role(relowner, 'USAGE')
 AND pg_relation_size(oid) / current_setting('block_size')::int > 2 * greatest(relpages, 64)
 """
 
-FIRST_RELEASED = 3  # stores of schemas 1 and 2 are refused
+FIRST_RELEASED = 3  # stores with an older schema are refused
 MIGRATIONS: tuple[Callable[[int], str], ...] = (_nothing, _nothing, _all_tables)
 
 # --- a record as a row
@@ -234,14 +233,21 @@ ROW = (
 )
 ROW_TYPES = "text int8 text text int8 int8 int8 text text int8 int4 jsonb jsonb text text".split()
 
-# From this value on, Python writes floats with an exponent, and PostgreSQL returns them without a
-# decimal point.
+# From this value on, Python writes a float with an exponent, and PostgreSQL returns it without a
+# decimal point, so it would become an int.
 _MIN_EXPONENT = 1e16
 _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 
 
 def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...]:
-    """Return the columns of `ROW` for a record, given its number and its tokens."""
+    """Return a record's values for the columns in `ROW`.
+
+    Args:
+        record: The record.
+        seq: The number of the row.
+        length: The number of the record's tokens.
+        tokens: The tokens in stored form.
+    """
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     return (
@@ -295,8 +301,9 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
 
 
 def _mark_large_floats(value: Any) -> Any:
-    """Mark large floats in a value by replacing them with strings that begin with NUL, as no other
-    string does.
+    """Return a value in which large floats are strings that begin with NUL.
+
+    No other string in it can begin with NUL.
     """
     if isinstance(value, str):
         if "\0" in value:

@@ -1,8 +1,9 @@
 """Search in the PostgreSQL store: candidates among memories, matches among turns, word scores.
 
-An index finds the records that contain a word, and this module computes BM25. The words are the
-tokens of `stores.words`, as in every store. Live and ended records are two corpora, and so are
-memories and turns: old versions and turns don't change how rare a word is in live memories.
+An index finds the records that contain a word, and this module computes their BM25 scores. The
+words are the tokens of `stores.words`, as in every store. Live and ended records have separate
+statistics, and so have memories and turns. So old versions and turns don't affect how rare a word
+is in live memories.
 """
 
 import hashlib
@@ -21,16 +22,16 @@ from memories.stores.words import K1, B, Term, WordHits, highest, parse, rarity,
 
 Scores = dict[int, float]
 
-# If there are more records than this, only some are ranked, because reading each match takes time,
-# and very common words say the least about a record.
+# If there are more records than this, only those with the rarer words are ranked: reading each
+# match takes time, and very common words say little about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
-_TOKEN_BYTES = 512  # maximum size of a token; an index would allow 2,046
-_INDEXED_BYTES = 900_000  # maximum size of a record's distinct tokens; an index allows a megabyte
+_TOKEN_BYTES = 512  # maximum size of a token; PostgreSQL allows 2,046
+_INDEXED_BYTES = 900_000  # maximum size of a record's distinct tokens; PostgreSQL allows 1 MB
 
 
 class _Corpus(NamedTuple):
-    """The number and mean length of the live records, or of the ended ones, in some namespaces."""
+    """Statistics of the live records, or of the ended ones, in some namespaces."""
 
     ended: bool
     documents: int
@@ -53,7 +54,7 @@ def candidates(
     terms: Sequence[str],
     k: int,
 ) -> tuple[Scores, Scores]:
-    """Return the best records by vector and by words, each with the scores that it has.
+    """Return the scores of the best records by vector and by words.
 
     Args:
         db: A transaction.
@@ -63,12 +64,11 @@ def candidates(
         k: The number of records to find by vector, and the number to find by words.
 
     Returns:
-        Cosines and word scores by seq.
+        Cosines and word scores, by the records' `seq`.
     """
     extent = read_extent(db, selected)
     cosines = vectors.find_best(db, probe, selected, extent, k)
-    # These are the scores of the best records by words, and of the records in `cosines` that
-    # contain any of the words.
+    # Scores of the best records by words, and of the records in `cosines` that contain a word.
     scores = _search_words(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]
@@ -77,7 +77,7 @@ def candidates(
 
 
 def indexed_tokens(record: Record) -> tuple[int, str]:
-    """Return the number of a record's tokens, and the tokens in stored form."""
+    """Return the number of a record's tokens, and the tokens as the store keeps them."""
     tokens: list[str] = []
     different: set[str] = set()
     size = 0
@@ -98,7 +98,9 @@ def _search_words(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return the word scores of records; among many records, only of those with the rarest terms.
+    """Return the records that contain any of the terms, with their word scores.
+
+    Among many records, only those that contain the rarest terms are returned.
 
     Args:
         db: A transaction.
@@ -124,9 +126,9 @@ def _search_words(
             needle = _needle(parsed)
             occurrences = [document.tokens.count(needle) for document in records]
             holding = len(records) - occurrences.count(0)
-            if counts is not None:  # not all records that contain the term were read
+            if counts is not None:  # some records that contain the term weren't read
                 if few and counts[term] > _RANK_AT_MOST:
-                    # Only matching records were read; their share is that of all records.
+                    # Only matching records were read. Estimate the number among all records.
                     holding = holding * documents // max(extent.matching, 1)
                     holding = max(holding, counts[term])
                 else:
@@ -143,10 +145,9 @@ def _rare_terms(
 ) -> tuple[dict[str, Term], dict[str, int] | None]:
     """Return the terms that are rare enough for ranking, and how many records contain each.
 
-    The rarest term is always returned.
-
-    The counts are None if all records that contain a term will be read. If few records match, all
-    terms are kept. A count stops at `_RANK_AT_MOST`, except for the last remaining term.
+    If few records match the filter, all terms are returned; otherwise at least the rarest is.
+    Counting stops just above `_RANK_AT_MOST`, unless the only remaining term is that common. The
+    counts are None if they aren't needed, because all records that contain a term will be read.
     """
     if corpus.documents <= _RANK_ALL or not terms:
         return terms, None
@@ -190,11 +191,11 @@ def _documents(
     counts: dict[str, int] | None,
     also: Sequence[int],
 ) -> list[_Document]:
-    """Return the records that contain one of the terms.
+    """Return the records that contain any of the terms.
 
     Without counts, these are all such records in the namespaces, so that they can be counted. With
-    counts, only matching records are returned; for a single, very common term, only those with the
-    highest scores and those in `also`.
+    counts, only records that match the filter are returned. If there is only one term and it is
+    very common, only the records with the highest scores and those in `also` are returned.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}
@@ -239,8 +240,14 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add a term's score to the records that contain it; `holding` is the number of all such
-    records.
+    """Add a term's score to each record that contains it.
+
+    Args:
+        result: The scores so far.
+        term: The term.
+        occurrences: Records, each with the number of times it contains the term.
+        corpus: The statistics of all records.
+        holding: How many of all records contain the term.
     """
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
@@ -253,7 +260,7 @@ def _score(
 
 
 def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
-    """Return the tsquery for records in the corpus that contain the tokens of any of the terms."""
+    """Return the tsquery that finds the records with all tokens of at least one of the terms."""
     queries: list[str] = []
     for namespace in selected.namespaces:
         name = f"{namespace}/{selected.collection}/{'ended' if corpus.ended else 'live'}"
@@ -282,7 +289,7 @@ def _shorten(token: str) -> str:
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
 
 
-_RETURN_ALL = 4_096  # if there are no more turns than this, all are returned
+_RETURN_ALL = 4_096  # up to this many matching turns, all are returned
 _ADDRESS = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"
@@ -331,7 +338,7 @@ def _best_turns(
     words: WordHits,
     cosines: Scores,
 ) -> set[int]:
-    """Return the seqs of the best turns, their neighbours, and turns from the days in the query."""
+    """Return the best turns, their neighbours, and turns from the days in the query, as `seq`s."""
     from memories.stores.columns import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

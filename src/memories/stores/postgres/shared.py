@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# A request counts as abandoned if its server doesn't renew it for this long.
+# If a server doesn't renew a request for this long, the request counts as abandoned.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
-_SWEPT = 500  # old requests are removed once per this many claims
+_SWEPT = 500  # after this many claims, old requests are removed
 
-# These statements don't wait for the disk. In the database's log, a claim precedes the write of its
-# request, and flushing that write also flushes the claim. So the write never survives without its
-# claim. If only the end of a request is lost, the request is processed again. A statement, its
-# settings and its transaction are sent in one step, because a pooler may give the session to a
-# different client afterwards.
+# These statements don't wait for the disk. In the database's log, a claim precedes the write that
+# its request makes, and flushing that write also flushes the claim. So the write never survives
+# without its claim. If only the record of a request's end is lost, the request is processed again.
+# A statement is sent in one step together with its transaction and its settings, because a pooler
+# may give the session to a different client afterwards.
 _STEP = """
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = off;
 {statement}; COMMIT
 """
 # A request is in progress while the session that began it exists and its lease has not expired. A
-# session ends with its process. The lease is needed because the server may notice the end of a
-# session late, for example after a power failure, or never, for example behind a pooler.
+# session ends with its process. The lease is needed because PostgreSQL may notice late that a
+# session has ended, for example after a power failure, or never, for example behind a pooler.
 _CLAIM = """
 INSERT INTO {request} AS r (name, digest, at, number, session, until)
 VALUES (%(name)s, %(digest)s, %(at)s, 1, pg_backend_pid(), clock_timestamp() + %(lease)s::interval)
@@ -73,8 +73,8 @@ WHERE at < greatest(%(oldest)s, (SELECT at FROM {request} ORDER BY at DESC OFFSE
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It uses one connection. When the connection ends, other servers conclude that this process has
-    ended. A thread renews the requests in progress, and reconnects if necessary.
+    It uses one connection, whose end tells other servers that this process has ended. A thread
+    renews the requests in progress, and reconnects if necessary.
     """
 
     def __init__(self, server: Server) -> None:
@@ -106,7 +106,7 @@ class PostgresClaims:
             self._count += 1
             while not (rows := self._rows(_CLAIM, values)):
                 digests = self._rows(_DIGEST, values)
-                if digests:  # otherwise the request was dropped in the meantime
+                if digests:  # empty if the request was dropped in the meantime
                     raise Taken(other=digests[0][0] != digest)
             [(number, begun_at, summary)] = rows
             self._held[name] = number
@@ -133,9 +133,9 @@ class PostgresClaims:
                 self._connection.close()
 
     def _rows(self, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement while the lock is held.
+        """Run a statement; the caller holds the lock.
 
-        If the connection was lost, the statement is repeated on a new one; repeating is harmless.
+        If the connection was lost, the statement is repeated on a new one, which is harmless.
         """
         connection = self._connection
         if connection is not None and not connection.closed:
@@ -147,7 +147,7 @@ class PostgresClaims:
         return self._run(self._connect(), statement, values)
 
     def _connect(self) -> "Connection":
-        """Return a new connection that has renewed the requests in progress."""
+        """Return a new connection, after renewing the requests in progress on it."""
         if self._ended.is_set():
             raise StoreUnreachable("this server is stopping; nothing was written")
         with self._server.write():
@@ -192,7 +192,7 @@ class PostgresClaims:
                 _log.warning("cannot renew the requests in progress: %s", exc)
 
 
-# A listener sends itself a notification this often, to prove that it receives notifications.
+# How often a listener sends itself a notification, to check that it receives notifications.
 PROBE_SECONDS = 15.0
 _POLL_SECONDS = 0.2  # seconds until the listener notices that it should stop
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between attempts to get a connection
@@ -207,9 +207,8 @@ class LogListener:
     """Calls a function after each transaction that wrote the log, until the listener is closed.
 
     Attributes:
-        hearing: Whether the listener receives notifications; if not, the caller must poll. False
-            while the server is down, and behind a pooler that shares sessions, where PostgreSQL
-            delivers no notifications.
+        hearing: Whether the listener receives notifications; if not, the caller must poll. It
+            receives none while the server is down, or behind a pooler that shares sessions.
     """
 
     def __init__(self, server: Server, callback: Callable[[], None]) -> None:
@@ -217,8 +216,8 @@ class LogListener:
 
         Args:
             server: The store's server.
-            callback: Called after each notification. Also called when the listener starts or stops
-                receiving them, since a write may have been missed.
+            callback: Called after each notification, and when the listener starts or stops
+                receiving notifications, since it may have missed a write.
         """
         self._server, self._callback = server, callback
         self.hearing = False

@@ -68,7 +68,7 @@ _R = TypeVar("_R")
 def _repeat_if_interrupted(
     method: "Callable[Concatenate[PostgresStore, _P], _R]",
 ) -> "Callable[Concatenate[PostgresStore, _P], _R]":
-    """Repeat a read once if the connection was lost, or a table was replaced, during the read."""
+    """Repeat a read once if it was interrupted by a lost connection or a replaced table."""
 
     @functools.wraps(method)
     def read(store: "PostgresStore", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -88,26 +88,26 @@ class PostgresStore:
     It follows every rule of the protocol, even with many processes and machines. Specific to
     PostgreSQL:
 
-    - *Transactions* wait for each other only if they touch the same namespaces: each locks a
-      namespace when it first reads or writes it. If two transactions lock namespaces in opposite
-      orders, one of them gets `StoreBusy`. `namespaces` and `unstaged` lock the whole store, so a
-      transaction should call them first.
+    - *Transactions* wait for each other only if they use the same namespaces: a transaction locks
+      each namespace when it first reads or writes it. If two transactions lock namespaces in
+      opposite orders, one of them gets `StoreBusy`. `namespaces` and `unstaged` lock the whole
+      store, so a transaction should call them first.
     - *Durability* depends on the server. `synchronous_commit` is raised to `on` if it is weaker,
       and nothing is written to a server with `fsync = off`. With `synchronous_standby_names` set,
       acknowledged writes are on the replicas too.
-    - *A lost connection*: a read is repeated once, and a write is never repeated. If the connection
+    - *Lost connections*: a read is repeated once, and a write is never repeated. If the connection
       was lost during the commit, the error says that the write may or may not be stored. A server
-      that sends nothing for a minute during a read, or two during a write, counts as unreachable,
-      and nothing is repeated; erasing and migrating have no limit.
+      that sends nothing for a minute during a read, or for two minutes during a write, counts as
+      unreachable, and nothing is repeated. Erasures and migrations have no time limit.
     - *Word scores*: among more than 4,000 records, very common words are ignored if the query also
       contains rarer ones.
     - *Removal* replaces the partitions that contained the records with copies, which takes a while.
       Meanwhile, other clients can read and write; they wait briefly at the end. Removed data
       remains in archives, backups and statement logs, and in the server's write-ahead log until the
       log is recycled.
-    - *Partitions on other nodes* (foreign tables of postgres_fdw): such nodes commit one after the
-      other. After a crash between two commits, the tables `corpus` and `label`, which provide
-      counts and speakers, may lack a record that was never acknowledged. Removed records stay in
+    - *Partitions on other nodes* (foreign tables of postgres_fdw): the nodes commit one after the
+      other. After a crash between two commits, the counts and the list of labels (the tables
+      `corpus` and `label`) may lack a record that was never acknowledged. Removed records stay in
       the files of such a node until VACUUM FULL is run there.
     """
 
@@ -130,7 +130,7 @@ class PostgresStore:
         self._server = Server(url, refuse_lost)
         self._space = space
         self.damaged = Damaged()
-        self._needs_indexes = False  # a load has added records without indexing their vectors
+        self._needs_indexes = False  # whether a load has added records without indexing vectors
         self._checked_parts: set[Part] = set()
 
     @contextlib.contextmanager
@@ -217,7 +217,7 @@ class PostgresStore:
         with self._server.read(where.namespaces) as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                # One query for each namespace, since an index sorts only within a namespace.
+                # Run one query per namespace, since the index is sorted only within a namespace.
                 for namespace in dict.fromkeys(where.namespaces):
                     selected = selection(where, namespace)
                     sql, values = selected.sql, selected.values
@@ -226,7 +226,7 @@ class PostgresStore:
                         values += after
                     order = f"ORDER BY r.grp {direction}, r.position {direction} LIMIT %s"
                     rows += db.rows(f"{RECORDS} WHERE {sql} {order}", (*values, size))
-                # Sort by group, position and namespace.
+                # by group, position and namespace
                 rows.sort(key=itemgetter(3, 4, 2), reverse=newest_first)
                 records = list(records_of(rows[:size], self.damaged).values())
                 if len(records) >= limit or len(rows) < size:
@@ -432,18 +432,17 @@ class PostgresStore:
 
     def close(self) -> None:
         """See `Store.close`."""
-        # a caller that closes the store after an error doesn't want to wait for an index
+        # a caller that closes the store after an error shouldn't have to wait for an index
         is_interrupted = sys.exc_info()[0] is not None
         if self._needs_indexes and not is_interrupted:
             self._make_indexes()
         self._server.close()
 
     def _index_later(self, db: Transaction, large: Sequence[Part], *, loading: bool) -> None:
-        """Schedule the creation of missing vector indexes: after this write or, for a load, when
-        the store is closed.
+        """Schedule the creation of missing vector indexes.
 
-        A load is several times as fast without indexes, but until they exist, searches score every
-        vector.
+        They are created after this write or, during a load, when the store is closed: a load is
+        several times as fast without indexes. Until they exist, searches score every vector.
         """
         if self._checked_parts.issuperset(large):
             return
@@ -454,8 +453,9 @@ class PostgresStore:
             db.afterwards.append(self._make_indexes)
 
     def _make_indexes(self) -> None:
-        """Create the missing vector indexes. A failure is only logged, because the vectors are
-        already stored.
+        """Create the missing vector indexes.
+
+        A failure is only logged, because the vectors are already stored.
         """
         try:
             with self._server.read() as db:
@@ -477,7 +477,7 @@ class PostgresStore:
         return int(db.value(sql, selected.values) or 0)
 
     def _probe(self, db: Transaction, vector: "NDArray[np.float32] | None") -> Probe | None:
-        """Return the probe for a vector; None if no vector is given or the store has none.
+        """Return the probe for a query's vector; None if it has none, or the store has no vectors.
 
         Raises:
             EmbedderMismatch: The store's vectors are in a different space.
@@ -536,7 +536,7 @@ def _change(db: Transaction, seq: int, patch: Patch) -> None:
 
 
 def _set_live(db: Transaction, namespace: str, seq: int, *, live: bool) -> bool:
-    """Update a record's live flag in the vector tables.
+    """Note in the vector tables whether a record is live.
 
     Returns:
         Whether the record has searchable vectors.

@@ -38,7 +38,7 @@ class StoreURL(NamedTuple):
 
 
 def parse_url(url: str) -> StoreURL:
-    """Extract our own options from a URL and add defaults; libpq parses everything else.
+    """Take our own options out of a URL, and add defaults for libpq, which parses the rest.
 
     Raises:
         ConfigError: The URL is invalid.
@@ -77,11 +77,11 @@ def parse_url(url: str) -> StoreURL:
 
 
 def parse_partitions(number: str | int, source: str = "") -> int:
-    """Return the number of partitions.
+    """Check a number of partitions, and return it.
 
     Args:
         number: The number, possibly as text.
-        source: Where it was set, for the message.
+        source: Where the number was set, for the message.
 
     Raises:
         ConfigError: The value isn't a number from 1 to 64.
@@ -95,10 +95,9 @@ def parse_partitions(number: str | int, source: str = "") -> int:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    """Split the part of a URL after the scheme, as libpq does, into the user with the @, the
-    location and the options.
+    """Split the part of a URL after the scheme into user, location and options, as libpq does.
 
-    The user is everything before an @ that precedes any slash.
+    The user is everything up to an @ that precedes any slash, including the @.
     """
     user, at, _ = url.partition("/")[0].partition("@")
     user = f"{user}@" if at else ""

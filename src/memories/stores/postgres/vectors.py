@@ -1,7 +1,7 @@
-"""Vectors in the PostgreSQL store: a table for each space, switching between spaces, and search.
+"""Vectors in the PostgreSQL store: a table for each space, the switch to another, and search.
 
-A small number of rows is scored exactly. A larger number is searched with pgvector's HNSW index
-over half-precision vectors.
+A small number of rows is scored exactly. A larger number is searched with an HNSW index of pgvector
+on half-precision vectors.
 """
 
 from collections import Counter
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Up to this many rows are scored individually, at about a microsecond each; for more, the index is
-# used.
+# Up to this many rows are scored individually, which takes about a microsecond each. For more rows,
+# the index is used.
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
@@ -44,7 +44,7 @@ NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]
 
 
 def of_record(vectors: Vectors) -> str:
-    """Return a query for the vectors of `record r`, for use after EXISTS."""
+    """Return a subquery for the vectors of `record r`, to be used after EXISTS."""
     return f"SELECT 1 FROM {vectors.table} v WHERE v.namespace = r.namespace AND v.seq = r.seq"
 
 
@@ -103,7 +103,8 @@ def find_best(
         nearest: Scores = {}
         if extent.live.get(namespace, 0) > EXACT_ROWS:
             nearest = _nearest(db, probe, selected, namespace, k)
-        # The index may find fewer than `k` even in a large table: it misses some equal vectors.
+        # Even in a large table, the index may find fewer than `k`, because it can miss vectors that
+        # are equal.
         if len(nearest) < k:
             nearest = _score_all(db, probe, selected, (namespace,), k)
         scores |= nearest
@@ -113,7 +114,7 @@ def find_best(
 def score_exactly(
     db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]
 ) -> Scores:
-    """Return the scores of the records that have vectors."""
+    """Return the exact score of each of these records that has vectors."""
     if probe is None or not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -127,7 +128,7 @@ def score_exactly(
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of the records that have any."""
+    """Return the vectors of each of these records that has any."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}
@@ -152,7 +153,7 @@ def read(
 def _score_all(
     db: Transaction, probe: Probe, selected: Selection, namespaces: Sequence[str], k: int
 ) -> Scores:
-    """Score all selected records in some namespaces."""
+    """Return the best records in some namespaces, by scoring all selected ones."""
     among, values = one_of("v.namespace", namespaces)
     sql = (
         f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {probe.table} v "
@@ -161,7 +162,7 @@ def _score_all(
     if selected.broad:
         sql += " AND v.live"
     else:
-        # A list is looked up in the vector table's index; a join took half as long again.
+        # The list is looked up in the vector table's index. A join took 1.5 times as long.
         sql += f" AND v.seq = ANY(ARRAY(SELECT r.seq FROM record r WHERE {selected.sql}))"
         values += selected.values
     sql += " GROUP BY v.seq ORDER BY 2 DESC LIMIT %s"
@@ -192,15 +193,15 @@ def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str,
 
 
 def _best_scores(rows: Sequence[Row]) -> Scores:
-    """Return the best score of each seq."""
+    """Return the best score of each record, by its `seq`."""
     scores: Scores = {}
     for seq, score in rows:
         scores[seq] = max(score, scores.get(seq, -1.0))
     return scores
 
 
-_OLDEST = (0, 8)  # oldest pgvector that continues a scan until enough rows match a filter
-_TABLES = ("vector_a", "vector_b")  # one is in use, the other is staged; a switch swaps them
+_OLDEST = (0, 8)  # the first version of pgvector whose scans continue until enough rows match
+_TABLES = ("vector_a", "vector_b")  # one for the space in use, and one for the staged space
 _EXTENSION = (
     "SELECT default_version, installed_version FROM pg_available_extensions WHERE name = 'vector'"
 )
@@ -217,8 +218,8 @@ SELECT DISTINCT part, collection FROM corpus CROSS JOIN generate_series(0, %s - 
 WHERE NOT ended AND embedded >= %s
 AND CASE %s WHEN 1 THEN true ELSE satisfies_hash_partition(%s::regclass, %s, part, namespace) END
 """
-# Whether the index is complete or being created (NULL if it doesn't exist), and whether we may
-# create it.
+# Whether the index is complete or is being created (NULL if it doesn't exist), and whether this
+# user may create it.
 _INDEX_STATE = """
 SELECT (
   SELECT i.indisvalid
@@ -236,7 +237,7 @@ SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespac
 
 
 def ensure_space(db: Transaction, space: Space) -> Vectors:
-    """Return the table for vectors of the space in use; the store's first vectors determine it.
+    """Return the vectors in use; if there are none, create the table for this space.
 
     Raises:
         EmbedderMismatch: The store's vectors are in a different space.
@@ -252,7 +253,7 @@ def ensure_space(db: Transaction, space: Space) -> Vectors:
 
 
 def check_space(used: Vectors, space: Space) -> Vectors:
-    """Return the vectors in use if they are in this space.
+    """Check that the vectors in use are in this space, and return them.
 
     Raises:
         EmbedderMismatch: The vectors are in a different space.
@@ -265,7 +266,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records that have no vectors in a space; damaged ones are left out and recorded."""
+    """Return records without vectors in a space; damaged records are only noted in `damaged`."""
     vectors = _find(db, space)
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
     if vectors is not None:
@@ -282,7 +283,7 @@ def unstaged(
 
 
 def stage(db: Transaction, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-    """Store vectors in a space; they replace the vectors that the records had in it."""
+    """Store vectors in a space; they replace the records' previous vectors in that space."""
     seqs = seqs_of(db, vectors)
     if not seqs:
         return
@@ -329,10 +330,10 @@ def switch(db: Transaction, space: Space, damaged: Damaged) -> None:
 
 
 def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
-    """Return the tables that need a vector index and don't have a complete one.
+    """Return the tables that need a vector index but don't have a complete one.
 
     Returns:
-        Each table with its collection, and whether a killed process left an incomplete index.
+        For each index: its table, its collection, and whether a killed process left a part of it.
     """
     used = db.meta.used
     if used is None or used.dimension > HNSW_DIMENSIONS:
@@ -350,7 +351,7 @@ def without_index(db: Transaction) -> list[tuple[str, Collection, bool]]:
 
 
 def make_index(server: Server, part: str, collection: Collection, *, left_over: bool) -> None:
-    """Create a vector table's index while others read and write."""
+    """Create a vector index on a table without blocking readers or writers."""
     schema = server.url.schema
     with server.outside() as connection:
         extension = connection.execute(_EXTENSION_SCHEMA).fetchall()[0][0]
@@ -360,7 +361,7 @@ def make_index(server: Server, part: str, collection: Collection, *, left_over: 
 
 
 def _find(db: Transaction, space: Space) -> Vectors | None:
-    """Return a space's table, in use or staged, if there is one."""
+    """Return the vectors in a space if it is in use or staged; None for any other space."""
     for vectors in (db.meta.used, db.meta.staged):
         if vectors is not None and vectors.are_of(space):
             return vectors
@@ -368,15 +369,15 @@ def _find(db: Transaction, space: Space) -> Vectors | None:
 
 
 def _make_staged(db: Transaction, space: Space) -> Vectors:
-    """Create a table for vectors in a new space, replacing the previously staged one."""
+    """Create a table for vectors in a new space; it replaces the table of the staged space."""
     db.lock((SPACES,))
     vectors = _find(db, space)
-    if vectors is not None:  # another process was faster
+    if vectors is not None:  # another process has already created the table
         return vectors
     if int(db.value(_COUNT_FOREIGN)):
         raise StoreError(
-            "parts of this store are on other nodes, where no tables for another embedder can be "
-            "created; create a new store for it, and move the records there"
+            "parts of this store are on other nodes, where tables for another embedder can't be "
+            "created; create a new store for that embedder, and move the records there"
         )
     used, staged = db.meta.used, db.meta.staged
     if staged is not None:
@@ -387,7 +388,7 @@ def _make_staged(db: Transaction, space: Space) -> Vectors:
 
 
 def _make(db: Transaction, space: Space, table: str) -> Vectors:
-    """Create the table for vectors in a space, after adding pgvector to the database if necessary.
+    """Create the table for vectors in a space; first add pgvector to the database if necessary.
 
     Raises:
         StoreError: pgvector is too old or not installed on the server, or the user may not add it.
@@ -397,7 +398,7 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
     extensions = db.rows(_EXTENSION)
     if not extensions:
         raise StoreError(
-            "vectors need the extension pgvector, but the PostgreSQL server does not have it; "
+            "vectors need the extension pgvector, which the PostgreSQL server does not have; "
             "install it there (the package postgresql-NN-pgvector), or set EMBEDDER=none to "
             "search by words only"
         )

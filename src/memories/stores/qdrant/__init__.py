@@ -1,4 +1,4 @@
-"""The Qdrant store: the document store with a driver for a server (`store`) or a folder.
+"""The Qdrant store: a document store on a server (`store`) or in a folder.
 
 A folder is opened by the local mode of the Qdrant client (`folder`, `local`).
 """

@@ -1,6 +1,6 @@
-"""The driver for Qdrant: its collections, and the requests that a `Transport` carries out.
+"""The driver for Qdrant: it manages collections, and sends its requests through a `Transport`.
 
-The requests are those of the REST API of Qdrant 1.17 and later.
+The requests are those of Qdrant's REST API, version 1.17 or later.
 """
 
 import hashlib
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 
     from memories.stores.words import Term
 
-MIN_VERSION = (1, 17)  # the first version that can insert without overwriting
+MIN_VERSION = (1, 17)  # the first version that can insert points without overwriting others
 _MARK = "memories"  # the key in our collections' metadata
-# Separates a collection's name from a space's id; the settings don't allow it in a name.
+# Separates the store's name from the id of a space in a collection's name; the settings don't allow
+# it in the store's name.
 _SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per response
 _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# Our fields in a payload: the part, the name in the part, a revision that differs after every
-# change, and the tokens. The tokens include prefixes of words, marked by a "^"; no token itself
-# begins with a "^".
+# The driver's own fields in a payload: the part, the point's name in it, a revision that each
+# change replaces, and the tokens. These include prefixes of words, which begin with a "^"; no other
+# token does.
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}
@@ -74,7 +75,7 @@ class Verb(StrEnum):
 
 
 class NoCollection(StoreError):
-    """The collection in a request doesn't exist."""
+    """Raised if the collection of a request doesn't exist."""
 
 
 class Transport(Protocol):
@@ -86,10 +87,10 @@ class Transport(Protocol):
 
     @property
     def remains(self) -> tuple[str, ...]:
-        """Where the bytes of deleted points may remain, and until when."""
+        """Where the bytes of deleted points may remain, and until when; empty if nowhere."""
 
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
-        """Return the `result` of the response, as the REST API documents it.
+        """Send a request; return the `result` of the response, as the REST API documents it.
 
         Writes are durable, and every later request sees them. Creating a collection that exists, or
         removing one that doesn't, is not an error.
@@ -111,23 +112,24 @@ class Transport(Protocol):
 class QdrantDriver:
     """Implements `Driver` with two kinds of collections.
 
-    The collection with the given name contains the records, the labels and the state as points
+    The collection with the store's name contains the records, the labels and the state as points
     without vectors. It has one shard, so each write is one entry in one log, and is made completely
     or not at all. Every vector space has a collection with its dimension and the server's default
-    number of shards. Every request is limited to `_part`, which the server indexes as the tenant.
+    number of shards. Every request is limited to one part, whose name is in the field `_part`; the
+    server indexes that field as the tenant.
 
-    A keyword index over the tokens, which are the same in all stores, finds words. A word prefix is
-    looked up by its first characters.
+    Words are found by a keyword index on the tokens, which are the same in all stores. The
+    beginning of a word is found by its first characters.
 
-    What is not guaranteed:
+    These things are not guaranteed:
 
-    - More than about 24 MB of points in one call are split into several requests; after an
+    - If a call has more than about 24 MB of points, they are split into several requests. After an
       interruption, only some of them may be stored.
-    - If two writers change one point at the same moment, both changes are made, one after the
-      other. In that case, if a call makes different changes to several points, they may become
-      visible one after the other.
-    - Vectors on several shards are not written in one step; nothing refers to them before all are
-      written.
+    - If two writers change a point at the same moment, both changes are made, one after the other.
+      If such a call makes different changes to several points, these may become visible one after
+      the other.
+    - Vectors on several shards are not written in one step, but nothing refers to them before all
+      are written.
     - If the server keeps replicas, reads see every acknowledged write only if its
       `write_consistency_factor` includes all of them.
     """
@@ -157,7 +159,7 @@ class QdrantDriver:
         return self._state()[0]
 
     def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """See `Driver.set_missing_state`; the server decides which client is first."""
+        """See `Driver.set_missing_state`; if clients compete, the server decides which wins."""
         for _ in range(_TRIES):
             state, revision = self._state()
             merged = {**values, **state}
@@ -254,9 +256,9 @@ class QdrantDriver:
             self._read(Verb.SET_PAYLOAD, self._collection_name(part), body)
 
     def _replace(self, part: Partition, changes: Mapping[str, Mapping[str, Value | None]]) -> None:
-        """Make a different change to each of several points in one request, by overwriting them.
+        """Make different changes to several points in one request, by overwriting the points.
 
-        Points that another writer changes in the meantime are read and overwritten again.
+        If another writer changes a point in the meantime, that point is read and overwritten again.
         """
         waiting = dict(changes)
         for _ in range(_TRIES):
@@ -300,7 +302,7 @@ class QdrantDriver:
         return [_to_point(entry) for entry in self._entries(part, ids, _WITHOUT_WORDS)]
 
     def find(self, part: Partition, where: Where, *, limit: int | None = None) -> list[Point]:
-        """See `Driver.find`; with a limit, in the order in which the server sorts the ids."""
+        """See `Driver.find`; the points are in the order of their ids on the server."""
         entries = self._scroll(part, _to_filter(part, where), _WITHOUT_WORDS, limit)
         return [_to_point(entry) for entry in entries]
 
@@ -328,8 +330,9 @@ class QdrantDriver:
     def nearest(
         self, part: Partition, vector: "NDArray[np.float32]", *, k: int
     ) -> list[tuple[str, float]]:
-        """See `Driver.nearest`; the server finds twice as many windows by their 8-bit codes, and
-        rescores them.
+        """See `Driver.nearest`.
+
+        The server finds twice as many windows by their 8-bit codes, and scores them exactly.
         """
         if k < 1:
             return []
@@ -372,9 +375,7 @@ class QdrantDriver:
             return None
 
     def _upsert(self, collection: str, body: Body, dimension: int = 0) -> None:
-        """Write points, after creating the collection if it is missing or was removed in the
-        meantime.
-        """
+        """Write points; create the collection first if it is missing."""
         self._complete_collection(collection, dimension)
         try:
             self._transport.ask(Verb.UPSERT, collection, body)
@@ -427,7 +428,7 @@ class QdrantDriver:
             body["offset"] = answer["next_page_offset"]
 
     def _complete_collection(self, name: str, dimension: int) -> None:
-        """Create a collection if it is missing, and add the indexes that it lacks."""
+        """Create a collection if it is missing, and any of its indexes that are missing."""
         if name in self._complete:
             return
         info = self._read(Verb.INFO, name)
@@ -442,7 +443,7 @@ class QdrantDriver:
         self._complete.add(name)
 
     def _check_version(self) -> None:
-        """Refuse an old server, which would ignore `update_mode` and overwrite points."""
+        """Refuse an older server, which would ignore `update_mode` and overwrite points."""
         version = str(self._transport.ask(Verb.VERSION)["version"])
         numbers = [int(part) if part.isdecimal() else 0 for part in f"{version}.0.0".split(".")]
         if (numbers[0], numbers[1]) < MIN_VERSION:
@@ -462,7 +463,7 @@ class QdrantDriver:
 
 
 def _settings(dimension: int) -> dict[str, Any]:
-    """Return the settings of a collection: without vectors, or for vectors of one dimension."""
+    """Return the settings for a collection with vectors of this dimension; with 0, without any."""
     shared: dict[str, Any] = {"on_disk_payload": True, "metadata": {_MARK: 1}}
     if not dimension:
         return {"vectors": {}, "shard_number": 1, **shared}
@@ -479,7 +480,7 @@ def _part_name(part: Partition) -> str:
 
 
 def _point_id(part_name: str, name: str) -> str:
-    """Return a point's id: a UUID of version 8, whose bits can be chosen freely."""
+    """Return a point's id: a hash as a UUID of version 8, which allows almost any bits."""
     digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
@@ -505,9 +506,9 @@ def _to_entry(part: Partition, point: Point) -> dict[str, Any]:
 
 
 def _prefixes(word: str) -> list[str]:
-    """Return the entries that find a word by its beginning, the most selective one last.
+    """Return the entries by which a word's beginning can be found, the longest one last.
 
-    An ASCII word gets only a one-letter entry, since few queries search for its beginning.
+    An ASCII word has only an entry of one letter, since few queries search for its beginning.
     """
     prefixes = [_PREFIX_MARK + word[:1]]
     if not word.isascii() and len(word) >= 4:
@@ -547,7 +548,7 @@ def _to_filter(part: Partition, where: Where) -> dict[str, list[dict[str, Any]]]
 
 
 def _has_revision(revisions: Sequence[str]) -> dict[str, Any]:
-    """Return the filter that selects points with one of these revisions."""
+    """Return the filter for points that have one of these revisions."""
     return {"must": [{"key": _REVISION, "match": {"any": list(revisions)}}]}
 
 
@@ -556,10 +557,10 @@ def _new_revision() -> str:
 
 
 def _split(points: Sequence[dict[str, Any]], max_count: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield points in lists that each fit into one request."""
+    """Divide points into lists that fit into one request each."""
     return by_weight(points, _estimate_bytes, most=max_count, heaviest=_MAX_BYTES)
 
 
 def _estimate_bytes(point: Mapping[str, Any]) -> int:
-    """Return an upper estimate of a point's size in a request."""
+    """Return an estimate of a point's maximum size in a request."""
     return 13 * len(point["vector"]) + len(json.dumps(point["payload"]))

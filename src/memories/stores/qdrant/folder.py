@@ -1,4 +1,4 @@
-"""Sends requests to a folder, through the local mode of Qdrant's client.
+"""Runs requests on a folder, through the local mode of Qdrant's client.
 
 Only one process at a time can use a folder, and stores should be small.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 10.0  # how long to wait for another process that uses the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # each may write several points
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # these may write several points
 _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 
@@ -32,19 +32,20 @@ class FolderTransport:
     - One process holds the folder from its first request until it closes the store. Another process
       waits for `BUSY_SECONDS` and then gets `StoreBusy`. Threads and stores of one process share
       the folder; a forked process counts as another process.
-    - Local mode reads all collections into memory when it opens, and compares a query with every
-      vector: use it for up to about ten thousand records. Importing the client takes about 1.5 s.
+    - Local mode reads all collections into memory when the folder is opened, and compares a query
+      with every vector. Use it for up to about ten thousand records. Importing the client takes
+      about 1.5 s.
     - Local mode writes each point separately. So a request is first written to a file in the
       folder. If a crash interrupts the request, it is repeated when the folder is opened again.
-    - Points are JSON, not the pickled objects that the client would write, so opening a folder
-      can't run code.
+    - Points are stored as JSON instead of the client's pickled objects, so opening a folder can't
+      run code.
     """
 
     def __init__(self, folder: Path) -> None:
         """Initialize; nothing is opened yet.
 
         Args:
-            folder: The collections' folder; the first write creates it.
+            folder: The folder for the collections; the first write creates it.
         """
         self._folder = folder
         self.url = f"qdrant:///{folder}"
@@ -59,7 +60,7 @@ class FolderTransport:
     def ask(self, verb: Verb, collection: str = "", body: Body | None = None) -> Any:
         """See `Transport.ask`."""
         if verb is Verb.VERSION:
-            return {"title": "qdrant", "version": "1.17.0"}  # local mode handles the same requests
+            return {"title": "qdrant", "version": "1.17.0"}  # local mode supports all its requests
         with self._lock:
             if self._open_folder is not None and self._open_folder.guard.forked:
                 self._open_folder = None  # the folder belongs to the parent process
@@ -73,7 +74,7 @@ class FolderTransport:
         return open_folder.ask(verb, collection, body or {})
 
     def close(self) -> None:
-        """See `Transport.close`; other processes can open the folder once all stores are closed."""
+        """See `Transport.close`; the last store to close lets other processes open the folder."""
         with self._lock:
             open_folder, self._open_folder = self._open_folder, None
         if open_folder is not None and not open_folder.guard.forked:
@@ -91,7 +92,7 @@ class _OpenFolder:
         self._lock = threading.RLock()
         self._unlock = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            # Our lock comes first: the client reads everything before it checks its own lock.
+            # Take our lock first, because the client checks its own lock only after reading all.
             with _translate_errors(folder):
                 if folder.exists() and (doubt := others_may_write(folder)):
                     raise StoreError(f"{folder} {doubt}")
@@ -166,13 +167,13 @@ class _OpenFolder:
         self._client.create_collection(
             collection, vectors_config=request.vectors, metadata=request.metadata
         )
-        for path in self.folder.rglob("*"):  # the client leaves the permissions to the umask
+        for path in self.folder.rglob("*"):  # the client would leave permissions to the umask
             path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 _open_folders: dict[Path, _OpenFolder] = {}
-# The parent's folders in a forked process. They stay open, since closing a client would unlock its
-# folder.
+# In a forked process, the folders that the parent has opened. They stay open here, since closing a
+# client would unlock its folder.
 _inherited: list[_OpenFolder] = []
 _acquiring = threading.Lock()
 
@@ -221,7 +222,7 @@ def _open_client(folder: Path) -> "QdrantClient":
 
 
 def _overwrites_deleted() -> bool:
-    """Return whether the client's SQLite overwrites deleted data; False if it isn't loaded."""
+    """Return whether the client's SQLite overwrites deleted data; False if SQLite isn't loaded."""
     module = sys.modules.get("sqlite3")
     if module is None:
         return False
@@ -259,7 +260,7 @@ def _translate_errors(folder: Path) -> Iterator[None]:
 
 
 def _database_error(name: str) -> tuple[type[Exception], ...]:
-    """Return the class of SQLite errors that the client uses; none if it isn't loaded."""
+    """Return the client's class for these SQLite errors; empty if SQLite isn't loaded."""
     module = sys.modules.get("sqlite3")
     return () if module is None else (getattr(module, name),)
 

@@ -1,4 +1,4 @@
-"""Collections in the local mode of Qdrant's client, with a payload index and points as JSON."""
+"""Collections in the local mode of Qdrant's client, with a payload index and JSON files."""
 
 import array
 import base64
@@ -28,7 +28,7 @@ _COMPLETED = {"status": "completed"}
 
 
 class PayloadIndex:
-    """Index of a collection's points by the values of some fields.
+    """An index that finds a collection's points by the values of some fields.
 
     Attributes:
         names: The names of the points, by id.
@@ -93,7 +93,7 @@ class PayloadIndex:
         return ids
 
     def _find_values(self, condition: Mapping[str, Any]) -> set[str]:
-        """Return the ids of the points that have one of the values or ids in a condition."""
+        """Return the ids of the points with one of the values, or ids, that a condition lists."""
         if "has_id" in condition:
             return {point for point in condition["has_id"] if point in self.names}
         match, holders = condition["match"], self._holders[condition["key"]]
@@ -112,8 +112,7 @@ class PayloadIndex:
 
 
 class LocalCollection:
-    """A collection whose points and vectors local mode stores, and whose filters this class
-    applies.
+    """A collection that local mode stores, with its own index for filters.
 
     Local mode would check a filter on each point, which takes 120 ms for ten thousand points.
     """
@@ -148,7 +147,7 @@ class LocalCollection:
             self._index.put(str(entry.id), entry.payload or {})
 
     def ask(self, verb: Verb, body: Body) -> Any:
-        """Return a request's `result`."""
+        """Run a request on the collection; return its `result`."""
         return self._handlers[verb](body)
 
     def _make_index(self, body: Body) -> Any:  # noqa: ARG002 - all indexes that the driver needs are always there
@@ -195,7 +194,7 @@ class LocalCollection:
         return _COMPLETED
 
     def _reindex(self, ids: Sequence[str]) -> None:
-        """Update the index from the collection, even after a failed write."""
+        """Update the index from the points in the collection, even after a failed write."""
         entries = self._client.retrieve(self._name, ids, with_payload=[NAME, *self._fields])
         payloads = {str(entry.id): entry.payload or {} for entry in entries}
         for point in ids:
@@ -277,7 +276,7 @@ class LocalCollection:
 
 
 class _Json:
-    """Replaces the module `pickle` where the client's local mode writes and reads points."""
+    """Stands in for the module `pickle` where the client's local mode writes and reads points."""
 
     @staticmethod
     def dumps(value: Any, protocol: int | None = None) -> bytes:  # noqa: ARG004 - the client passes it
@@ -311,9 +310,7 @@ class _Json:
 
 @functools.cache
 def persistence() -> ModuleType:
-    """Return a copy of the client's module that writes and reads points, with JSON instead of
-    `pickle`.
-    """
+    """Return a copy of the client's module for storing points that uses JSON, not `pickle`."""
     spec = cast("ModuleSpec", importlib.util.find_spec("qdrant_client.local.persistence"))
     module = importlib.util.module_from_spec(spec)
     cast("Loader", spec.loader).exec_module(module)

@@ -1,4 +1,4 @@
-"""The Qdrant store: its URL, which names a server or a folder, and a server's REST API."""
+"""The Qdrant store, its URL, and the transport for a server's REST API."""
 
 import os
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ class QdrantStore(RemoteStore):
       this machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    Both handle the same requests; see `QdrantDriver` for the collections, and `RemoteStore` for the
-    limits. If two machines write the same position at the same time, the server accepts the first
-    write: points are inserted with `update_mode: insert_only`, and read back.
+    Both handle the same requests. See `QdrantDriver` for the collections, and `RemoteStore` for the
+    limits. If two machines write the same position at the same time, the server accepts only the
+    first write: points are inserted with `update_mode: insert_only`, and read back.
 
-    The tests use a folder, and over REST a server that validates each request against the API's
-    models and runs it in the client's local mode. With `QDRANT_URL`, they use a real server.
+    The tests use a folder, and a REST server that validates each request against the API's models
+    and runs it in the client's local mode. If `QDRANT_URL` is set, they use that server instead.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class QdrantStore(RemoteStore):
         Args:
             url: See the class; three slashes precede a relative path, four an absolute path.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            collection_name: The collection if the URL names none.
+            collection_name: The collection to use if the URL doesn't name one.
             refuse_lost: Called before a server or folder without the store is treated as new.
 
         Raises:
@@ -95,7 +95,7 @@ def _open_server(url: str) -> tuple[Transport, str]:
 
 # --- a server
 
-# The server answers once the shard's leader has flushed and applied the write.
+# The server responds only after the shard's leader has flushed and applied the write.
 _DONE = "wait=true&ordering=strong"
 _ROUTES: Mapping[Verb, tuple[str, str]] = {
     Verb.VERSION: ("GET", "/"),
@@ -118,7 +118,7 @@ _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.REMOVE)
 
 
 class RestTransport:
-    """Implements `Transport` over HTTP; connects when needed."""
+    """Implements `Transport` over HTTP; it connects when needed."""
 
     def __init__(self, host: str, port: int, *, key: str = "", tls: bool = False) -> None:
         """Initialize; no request is sent yet.
@@ -193,7 +193,7 @@ class RestTransport:
         )
 
     def _reason(self, answer: ServerResponse) -> str:
-        """Return the reason that an error response gives; empty if it isn't in Qdrant's format."""
+        """Return the reason in an error response; empty if the response isn't from Qdrant."""
         try:
             reason = answer.value["status"]["error"]
         except (LookupError, TypeError):

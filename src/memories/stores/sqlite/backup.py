@@ -1,7 +1,7 @@
-"""Backs up the store file while other processes write, and checks and restores such copies.
+"""Copies the store file while other processes write to it, and checks and restores such copies.
 
-A copy contains a mark in `meta` with the store's id and the time of the copy. A log next to a file
-with this mark belongs to another file; see `put_back`.
+A copy contains a mark in `meta` with the store's id and the time of the copy. If there is a log
+next to a file with this mark, it belongs to another file; see `put_back`.
 """
 
 import json
@@ -32,15 +32,21 @@ _COUNT = (
     "SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool "
     f"WHERE p.collection <> '{Collection.LOG}'"
 )
-# how long a restore waits for readers before it continues despite them
+# how long a restore waits for readers before it continues without waiting
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-# The files with the requests that the old store answered. The restored store may lack their writes.
+# Suffixes of the files with the requests that the old store has answered. They are removed, since
+# the restored store may lack what those requests wrote.
 _REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-shm"))
 
 
 class CopyOrigin(NamedTuple):
-    """The origin of a copy: the store's id, and the time of the copy in ISO 8601."""
+    """The origin of a copy.
+
+    Attributes:
+        store: The id of the store.
+        at: When the copy was made, in ISO 8601.
+    """
 
     store: str
     at: str
@@ -50,16 +56,17 @@ class CopyOrigin(NamedTuple):
 
 
 def copy_out(path: Path, target: Path, mark: CopyOrigin | None) -> int:
-    """Copy the current state of a store while other processes write; return the number of records.
+    """Copy a store while other processes write to it; return the number of memories and turns.
 
     Args:
         path: The store.
         target: An empty file that no other process uses.
-        mark: The mark of the copy; None for a copy that only preserves the state before a repair,
-            and may be damaged.
+        mark: The mark of the copy. None for a copy that only preserves the state before a repair;
+            such a copy isn't checked, since it may be damaged.
 
     Raises:
-        StoreDamaged: The store, or the copy, is damaged.
+        StoreDamaged: The store or the copy is damaged.
+        StoreError: The copy lacks records.
     """
     file = SQLiteFile(path)
     try:
@@ -132,9 +139,7 @@ def is_database(path: Path) -> bool:
 
 
 def identity_of(path: Path) -> str:
-    """Return the id that identifies a store in the marks of its copies; it depends only on the
-    store's path.
-    """
+    """Return a store's id in the marks of its copies, which depends only on the store's path."""
     return digest(str(path))
 
 
@@ -188,8 +193,10 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse to restore a database that is next to another file's log, or whose own log is next to
-    the store.
+    """Refuse to restore a database if a log is next to the wrong file.
+
+    The log next to the database may belong to another file, or the log next to the store may belong
+    to the database.
 
     Args:
         source: The database to restore.
@@ -220,7 +227,7 @@ def refuse_logs(source: Path, path: Path) -> None:
 
 
 def occupied_error(path: Path) -> RequestError:
-    """Return the error for a restore to the path of an existing store."""
+    """Return the error for a restore without `--replace` to the path of an existing store."""
     return RequestError(
         f"there is a store at {path}; to rename it and restore this one in its place, add --replace"
     )
@@ -229,14 +236,14 @@ def occupied_error(path: Path) -> RequestError:
 def put_back(
     scratch: Path, path: Path, aside: Path | None, *, records: int, mark: CopyOrigin
 ) -> None:
-    """Replace a store with a checked file; if interrupted, leave either the old or the new store.
+    """Replace a store with a checked file; an interruption leaves either the old or the new store.
 
     Args:
         scratch: The file, in the store's folder; no other process uses it.
         path: The store.
-        aside: The new name of the existing store, which keeps its log; None to refuse if there is a
-            store.
-        records: The number of records in the file.
+        aside: The new path for the existing store and its log. If it is None, an existing store is
+            not replaced.
+        records: The number of memories and turns in the file.
         mark: The file's mark. If the old store's log can't be emptied, the new file is next to that
             log for a moment, and the mark shows that the two don't belong together. The first
             commit removes the mark.
@@ -291,9 +298,7 @@ def _empty_log_of_store(file: SQLiteFile) -> bool:
 
 
 def _keep(path: Path, aside: Path) -> None:
-    """Give the store and its log second names, so that they survive when the first names are
-    reused.
-    """
+    """Give the store and its log additional names, so that they survive under these names."""
     for suffix in ("", "-wal"):
         part = Path(f"{path}{suffix}")
         if _has_content(part):
@@ -334,7 +339,7 @@ def _set_mark(db: apsw.Connection, mark: CopyOrigin) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Flush a file so that it survives a power failure; it must not be open anywhere."""
+    """Flush a file to disk; no process may have the file open."""
     fd = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     try:
         os.fsync(fd)
@@ -343,7 +348,7 @@ def _flush(path: Path) -> None:
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Refuse another program's database, because SQLite would run the code in its schema."""
+    """Refuse another program's database, whose schema may contain code that SQLite would run."""
     if db.pragma("application_id") != engine.APPLICATION_ID:
         raise RequestError(
             f"{path} is another program's SQLite database; use a backup that Memories made"

@@ -1,8 +1,8 @@
 """Checks a SQLite store file, and repairs the parts that are derived from the records: see `PARTS`.
 
 Checksums reveal damage in a record and its vectors; everything else is compared with the records.
-A page that was replaced with an older version of itself is not detected, because its
-checksums match.
+If a page was replaced with an older version of itself, this is not detected, because its checksums
+match.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ from memories.stores.sqlite.rows import (
 from memories.stores.sqlite.schema import RECREATE_WORDS
 from memories.stores.sqlite.spaces import StoredVectors
 
-SMALL = 400  # stores with up to this many records are read completely by the cheap check
+SMALL = 400  # the cheap check reads all records of a store that has no more than this
 SOME = 200  # number of records that the cheap check reads in a larger store, in a few ms
-SMALL_BYTES = 2_097_152  # only a deep check reads all pages of a file larger than this
+SMALL_BYTES = 2_097_152  # if a file is larger than this, only a deep check reads all its pages
 _UNREADABLE = (
     apsw.CorruptError,
     apsw.SQLError,
@@ -76,8 +76,8 @@ def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Fi
     Args:
         db: A connection inside a transaction.
         vectors: The store's vectors.
-        deep: Check everything. Otherwise check everything in a small store, and some records in a
-            large one.
+        deep: Whether to check everything. If not, all records of a small store are checked, but
+            only some records of a large one.
     """
     sql = "SELECT count(*) FROM (SELECT 1 FROM record LIMIT ?)"
     is_small = int(fetch_value(db, sql, (SMALL + 1,))) <= SMALL
@@ -140,11 +140,11 @@ def _try(db: apsw.Connection, rebuild: Callable[[], object]) -> bool:
 def _guard(
     what: str, check_part: Callable[[], Iterable[Finding]], *, derived: bool = False
 ) -> Iterator[Finding]:
-    """Yield a check's findings; a check that can't read its part also yields a finding."""
+    """Yield a check's findings; if the check can't read its part, yield a finding about that."""
     try:
         yield from check_part()
     except _UNREADABLE as exc:
-        has_wrong_table = isinstance(exc, apsw.SQLError)  # the definition of the table was changed
+        has_wrong_table = isinstance(exc, apsw.SQLError)  # the table's definition was changed
         can_rebuild = derived and not has_wrong_table
         remedy = FIX if can_rebuild else SALVAGE
         yield Finding(f"cannot read {what} ({exc})", remedy, derived=can_rebuild)
@@ -167,7 +167,7 @@ def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
 
 def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
     """Run SQLite's check on the tables that it can open; return its messages."""
-    _find_words_damage(db, None)  # refreshes SQLite's view of an index that another process rebuilt
+    _find_words_damage(db, None)  # refreshes SQLite's view of the word index
     try:
         rows: list[Any] = db.execute(f"PRAGMA {check}").fetchall()
     except apsw.SQLError:  # SQLite can't open a damaged word index
@@ -182,7 +182,7 @@ def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
 
 
 def _is_of_pages(message: str) -> bool:
-    """Return whether a message from SQLite's check concerns the file's pages, not a table."""
+    """Return whether a message from SQLite's check is about the file's pages, not about a table."""
     return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
 
 
@@ -191,14 +191,14 @@ def _is_of_index(message: str) -> bool:
 
 
 def _is_of(part: DerivedPart, message: str) -> bool:
-    """Return whether a message from SQLite's check concerns rows of a part."""
+    """Return whether a message from SQLite's check is about the rows of a part."""
     return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
 
 def _read_records(
     db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
 ) -> Iterator[dict[int, Any]]:
-    """Yield records by seq, page by page, with None for a damaged record."""
+    """Yield pages of records by their `seq`, in this order; a damaged record is None."""
     sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
     after = -(2**62)
     while rows := fetch(db, sql, (after, *values, _PAGE)):
@@ -217,7 +217,7 @@ def _check_all_records(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
-    """Yield findings about damage in the newest records and in some random others."""
+    """Yield findings about damage in the newest records and in a random range of others."""
     damaged = Damaged(_ALL)
     newest = int(fetch_value(db, "SELECT max(seq) FROM record"))
     oldest = int(fetch_value(db, "SELECT min(seq) FROM record"))
@@ -243,17 +243,17 @@ _TABLES_OF_WORDS = {
 
 
 def _find_words_damage(db: apsw.Connection, check: str | None) -> str | None:
-    """Return the reason FTS5 can't use the index; None if it can.
+    """Return why FTS5 can't use the word index; None if it can.
 
     Args:
         db: A connection inside a transaction.
-        check: The pragma for the check, such as `quick_check`; None for a check that takes almost
-            no time.
+        check: The pragma that checks the index, such as `quick_check`. If it is None, only a check
+            that takes almost no time is made.
     """
     try:
         for table in WORD_TABLES:
-            # SQLite's check uses its cached view of the index, but another process may have rebuilt
-            # the index in the meantime; a query refreshes the view.
+            # SQLite's check uses a cached view of the index. A query refreshes the view, in case
+            # another process has rebuilt the index.
             db.execute(f"SELECT rowid FROM {table} WHERE {table} MATCH 'a' LIMIT 1").fetchall()
         segments = {table: index.read_segments(db, table) for table in WORD_TABLES}
         if check is None:
@@ -277,7 +277,7 @@ def _find_table_damage(
     segments = {number for (number,) in fetch(db, sql)}
     if not first_pages.keys() >= segments:
         return f"{table} contains pages of a segment that does not exist"
-    # FTS5's totals, which it needs when a row is removed.
+    # FTS5 needs these totals when it removes a row.
     averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
     totals = [0]
     if type(averages) is bytes:
@@ -301,7 +301,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield findings about missing, orphaned and misplaced word rows, and wrong word counts."""
+    """Yield findings about wrong word counts, and records whose row in the word index is wrong."""
     for finding in _find_unusable_words(inspection, "quick_check"):
         inspection.has_bad_words = True
         yield finding
@@ -337,7 +337,7 @@ def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
 
 
 def _check_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield findings about a damaged word index or, if it is intact, about incorrect words."""
+    """Yield findings about a damaged word index or, if the index is intact, about wrong words."""
     if inspection.has_bad_words:
         return  # `_check_rows_of_words` has reported the damage
     findings = list(_find_unusable_words(inspection, "integrity_check"))
@@ -379,7 +379,7 @@ def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
 
 
 def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return a hash of the terms and positions of each row in a word index."""
+    """Return, for each row in a word index, a hash of its terms and their positions."""
     hashes: dict[int, int] = {}
     name = f"instances_{table}"
     db.execute(f"CREATE VIRTUAL TABLE temp.{name} USING fts5vocab('main', '{table}', 'instance')")
@@ -392,11 +392,11 @@ def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
 
 
 def _recreate_words(db: apsw.Connection) -> None:
-    """Replace the index, even a damaged one, with an empty one."""
+    """Replace the word index with an empty one, even if it is damaged."""
     for table in WORD_TABLES:
         try:
             db.execute(RECREATE_WORDS.format(table=table))
-        except apsw.SQLError:  # its definition is damaged, so FTS5 can't drop it
+        except apsw.SQLError:  # the table's definition is damaged, so FTS5 can't drop the table
             db.execute("PRAGMA writable_schema=ON")
             db.execute("DELETE FROM sqlite_schema WHERE name = ? AND rootpage = 0", (table,))
             db.execute("PRAGMA writable_schema=RESET")
@@ -414,7 +414,7 @@ def _rebuild_words(inspection: Inspection) -> None:
 # --- the parts
 
 PARTS = (
-    # The counting triggers come first, because the repairs below fire them.
+    # The triggers come first, because the repairs of the other parts fire them.
     DerivedPart("triggers that count", derived.find_wrong_triggers, derived.recreate_triggers),
     DerivedPart(
         "the number of the last record", derived.find_wrong_last_seq, derived.rebuild_last_seq
@@ -449,7 +449,7 @@ PARTS = (
         is_cheap=False,
         rows=r"\b(turn_)?block\b",
     ),
-    # The counts come last, because they count the contents of the parts above.
+    # The counts come last, because they depend on the other parts.
     DerivedPart(
         "the counts of a namespace",
         derived.find_wrong_counts,

@@ -1,8 +1,8 @@
 """Opens, locks, reads, writes and erases the SQLite file; knows nothing about records.
 
-This package accesses store files only through apsw, whose SQLite doesn't have the WAL-reset bug. It
-never opens them in any other way: closing a plain file handle would cancel SQLite's locks in this
-process.
+This package opens store files only through apsw, whose SQLite doesn't have the WAL-reset bug.
+Opening one in any other way would be dangerous: closing a plain file handle cancels SQLite's locks
+in this process.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ BUSY_SECONDS = 30.0
 _PARTS = ("", "-wal", "-shm")
 # Suffixes of the copies that migrations, restores and repairs leave next to the file.
 COPIES = ("v*.backup", "replaced-*", "before-fix-*")
-# how long one attempt to erase waits for readers; meanwhile, other writers wait too
+# how long an attempt to erase waits for readers; in the meantime, other writers have to wait
 _ATTEMPT_MILLIS = 100
-_BETWEEN_ATTEMPTS = 0.05  # pause in seconds, during which others can write
+_BETWEEN_ATTEMPTS = 0.05  # pause in seconds between attempts, so that others can write
 
-# The warnings already logged, each as a file and the number of its missing commits.
+# The warnings that were already logged: for each, the file and the number of missing commits.
 _reported: set[tuple[Path, int]] = set()
 
 
@@ -44,7 +44,12 @@ class SQLiteFile:
     """A store file, and this process's connections to it, one for each thread."""
 
     def __init__(self, path: Path, refuse_lost: RefuseLost = treat_as_new) -> None:
-        """Store the path and the check for a lost file; nothing is opened yet."""
+        """Initialize; nothing is opened yet.
+
+        Args:
+            path: The file.
+            refuse_lost: Called before a missing file is treated as new.
+        """
         if not engine.engine_is_safe(apsw.sqlite_lib_version()):
             raise StoreError(
                 f"SQLite {apsw.sqlite_lib_version()} can lose acknowledged writes (the WAL-reset "
@@ -63,8 +68,8 @@ class SQLiteFile:
     def _forget_connections(self) -> None:
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
-        # The identities of the file's parts when they were opened; None for a part that didn't
-        # exist.
+        # The identities that the file, its log and its shared memory had when they were opened;
+        # None for one that didn't exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
         self._frozen_stamp: tuple[int, int, int] | None = None  # None if opened with locks
         self._version: int | None = None
@@ -101,14 +106,14 @@ class SQLiteFile:
     ) -> Iterator[apsw.Connection]:
         """Yield a connection in a transaction that excludes other writers; commit at the end.
 
-        The lock on the side file (`.lock`) is taken before SQLite's own lock, and lets writers
-        queue in a fair order. Inside another `write`, this is a savepoint: an error undoes only the
-        savepoint, even if it is caught.
+        The lock on the side file (`.lock`) is taken before SQLite's own lock, so that writers get
+        their turns in a fair order. Inside another `write`, this is a savepoint: an error undoes
+        only the savepoint, even if it is caught.
 
         Args:
             wait_seconds: How long to wait for other writers; by default `BUSY_SECONDS`.
-            durable: Flush the commit to disk. Otherwise a power failure before the next durable
-                commit may lose it, but nothing that was flushed earlier.
+            durable: Whether to flush the commit to disk. If not, a power failure before the next
+                durable commit may lose this commit, but nothing that was flushed earlier.
 
         Raises:
             StoreBusy: The lock wasn't available within `wait_seconds`.
@@ -131,7 +136,7 @@ class SQLiteFile:
                     has_changed = connection.total_changes() != changes
                     if has_changed:
                         engine.write_state(connection, state)
-                        # A restored backup that was written to is a store of its own.
+                        # Once written to, a restored backup is a store of its own.
                         connection.execute("DELETE FROM meta WHERE name = 'backup'")
                     connection.execute("COMMIT")
                 except BaseException:
@@ -139,7 +144,7 @@ class SQLiteFile:
                     raise
                 finally:
                     self._local.writing = False
-                self._refuse_changed_parts()  # otherwise the commit is only in replaced files
+                self._refuse_changed_parts()  # the commit may be in files that were replaced
                 if has_changed and durable:
                     self._note_commit(side, state)
 
@@ -157,7 +162,7 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def _savepoint(self) -> Iterator[apsw.Connection]:
-        """Yield the connection in a savepoint, which an error rolls back."""
+        """Yield the connection in a savepoint; an error rolls the savepoint back."""
         connection = self._connection()
         connection.execute("SAVEPOINT inner")
         try:
@@ -168,7 +173,7 @@ class SQLiteFile:
         connection.execute("RELEASE inner")
 
     def _undo(self, connection: apsw.Connection, statement: str) -> None:
-        """Roll back with a statement; if even that fails, the next use opens a new connection."""
+        """Roll back by running a statement; if that fails, the next use opens a new connection."""
         engine.undo(connection, statement)
         if connection.in_transaction and not self.in_write:
             self._local.connection = None
@@ -186,8 +191,9 @@ class SQLiteFile:
     def erase_free_pages(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
-        Other processes may write between attempts. A file from a version that didn't overwrite
-        deleted bytes is rewritten completely, once.
+        This is attempted repeatedly, and other processes may write between the attempts. If an
+        earlier version of this program, which didn't overwrite deleted bytes, wrote the file, the
+        file is rewritten completely, once.
 
         Raises:
             StoreBusy: A reader kept using an earlier state of the file.
@@ -221,13 +227,13 @@ class SQLiteFile:
 
     def missing_commits(self) -> int:
         """Return how many acknowledged commits are missing; see `loss_message`."""
-        # The note is read first; otherwise, a commit between the two reads would seem lost.
+        # The note is read before the file; otherwise, a commit in between would seem lost.
         _, commit_note = engine.read_side(self._lock_file)
         with self.read() as connection:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue in a new history without the missing commits; return how many are missing."""
+        """Continue without the missing commits, in a new history; return how many were missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)
@@ -286,13 +292,11 @@ class SQLiteFile:
         return _size(self._parts[0]) + self.log_bytes()
 
     def log_bytes(self) -> int:
-        """Return the size of the log, which grows while a reader stays in one transaction."""
+        """Return the size of the log, which keeps growing while a reader stays in a transaction."""
         return _size(self._parts[1])
 
     def snapshots(self) -> tuple[str, ...]:
-        """Return the paths of the backups, and of the copies left by migrations, restores and
-        repairs.
-        """
+        """Return the paths of backups, and of copies that migrations, restores and repairs left."""
         patterns = [f"{self.path.name}.{kind}" for kind in COPIES]
         patterns.append(f"backups/{self.path.stem}-*.db")
         paths: list[str] = []
@@ -308,7 +312,7 @@ class SQLiteFile:
         if self._guard.forked:
             self._disinherit()
         if self._seen[0] is None and identity(self._parts[0]) is None:
-            # only new and outdated files need them
+            # only new and outdated files need these modules
             from memories.stores.sqlite import schema, whole_file
 
             whole_file.refuse_lost(self.path, self._refuse_lost)
@@ -319,7 +323,7 @@ class SQLiteFile:
             return empty
         self._refuse_changed_parts()
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
-        # If a connection isn't in the list, another thread closed it.
+        # A connection that isn't in the list was closed by another thread.
         if connection is None or all(connection is not opened for _, opened in self._opened):
             with filesystem_errors(self.path):
                 connection = self._local.connection = self._open()
@@ -349,8 +353,9 @@ class SQLiteFile:
         return connection
 
     def _open(self) -> apsw.Connection:
-        """Open a connection for this thread, if the file and its log are safe to use; close the
-        connections of ended threads.
+        """Open a connection for this thread, if the file and its log are safe to use.
+
+        Close the connections of threads that have ended.
         """
         self._disinherit()
         engine.refuse_unsafe(self.path)
@@ -382,10 +387,9 @@ class SQLiteFile:
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
-        """Open a file for reading without locks, because SQLite can't create them in a read-only
-        folder.
+        """Open a file in a read-only folder, where SQLite can't create locks, only for reading.
 
-        Each read checks that no process wrote in the meantime.
+        Each read checks that no process wrote to the file in the meantime.
         """
         if self.log_bytes():
             raise StoreError(
@@ -405,23 +409,23 @@ class SQLiteFile:
 
     def _warn_of_missing_commits(self, connection: apsw.Connection) -> None:
         """Log once per process that commits are missing; only writes are refused."""
-        # The note is read first; otherwise, a commit between the two reads would seem lost.
+        # The note is read before the file; otherwise, a commit in between would seem lost.
         _, commit_note = engine.read_side(self._lock_file)
         missing = engine.count_missing_commits(connection, commit_note)
         if missing and (self.path, missing) not in _reported:
-            import logging  # importing it takes 5 ms, and it is rarely needed
+            import logging  # takes 5 ms, and is rarely needed
 
             _reported.add((self.path, missing))
             logging.getLogger(__name__).warning("%s", loss_message(self.path, missing))
 
-    # --- files that changed behind our back
+    # --- files that other programs removed or replaced
 
     def _identities(self) -> tuple[Identity | None, ...]:
         """Return the current identities of the file, its log and its shared memory."""
         return tuple(map(identity, self._parts))
 
     def _refuse_changed_parts(self) -> None:
-        """Refuse to continue if a part was removed or replaced while it was open.
+        """Refuse to continue if the file, its log or its shared memory was removed or replaced.
 
         SQLite would continue with the parts that it has opened, but no other process sees these
         parts, and they disappear when they are closed. Other Memories processes never remove a log
@@ -441,14 +445,14 @@ class SQLiteFile:
             self._seen = identities
 
     def _refuse_changed_meanwhile(self) -> None:
-        """Refuse a result that was read without locks while another process wrote."""
+        """Refuse a result that was read without locks if another process wrote in the meantime."""
         if self._frozen_stamp and self._frozen_stamp != self._stamp():
             raise StoreError(
                 f"another process wrote to {self.path} while it was read without locks; try again"
             )
 
     def _stamp(self) -> tuple[int, int, int]:
-        """Return values that differ after another process has written to the file or its log."""
+        """Return values that change when another process writes to the file or its log."""
         with filesystem_errors(self.path):
             status = self.path.stat()
         return status.st_ino, status.st_mtime_ns, status.st_size + self.log_bytes()
@@ -456,8 +460,8 @@ class SQLiteFile:
     def _refuse_foreign_log(self) -> None:
         """Refuse to open the file if the log next to it belongs to another file.
 
-        The log of a commit in progress may look like another file's, so this checks again under the
-        lock.
+        During a commit, the log may look like another file's. In that case, the check is repeated
+        under the lock.
         """
         from memories.stores.sqlite import wal
 
@@ -470,9 +474,9 @@ class SQLiteFile:
                 wal.refuse_foreign_log(self.path, engine.read_side(self._lock_file)[1])
 
     def _disinherit(self) -> None:
-        """Drop the connections to all stores that were inherited from the parent process.
+        """Drop all connections that this process has inherited from its parent.
 
-        Otherwise SQLite would mistake the parent's locks for this process's.
+        Otherwise SQLite would take the parent's locks for its own.
         """
         for file in list(_files):
             if not file._guard.forked:
@@ -487,7 +491,7 @@ class SQLiteFile:
     def _drop_inherited_connections(self) -> bool:
         """Close the inherited connections without touching the file; return False if one is in use.
 
-        A connection that another thread of the parent was using remains in use forever, because
+        If another thread of the parent was using a connection, it stays in use forever, because
         that thread doesn't exist in this process.
         """
         try:
@@ -509,7 +513,7 @@ class SQLiteFile:
             self._disinherit()
         what = f", the lock of {self.path.name}"
         with contextlib.ExitStack() as stack:
-            # Checked before locking, which would recreate a folder that was moved away.
+            # Check this before locking, which would recreate a folder that was moved away.
             self._refuse_changed_parts()
             if self._seen[0] is None:
                 with filesystem_errors(self.path):
@@ -544,7 +548,7 @@ class SQLiteFile:
         return next_state(state, forked=is_restored)
 
     def _note_commit(self, side: int, state: StoreState) -> None:
-        """Note an acknowledged commit; without a note, a loss of the commit may go unnoticed."""
+        """Write a note about an acknowledged commit, by which a loss of the commit is noticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             side_inode = os.fstat(side).st_ino

@@ -44,7 +44,7 @@ _TABLES: tuple[tuple[str, Mapping[Collection, str]], ...] = (
     (IN_USE, VECTORS),
     (STAGED_PREFIX, STAGED),
 )
-# The rows of `meta` that contain counts.
+# The names of the rows of `meta` that contain counts.
 _COUNTS = ("erasing", WORDS_EPOCH, *(f"{table}s_epoch" for table in BLOCKS.values()))
 _LABELS = (
     "json_each(CASE WHEN json_valid('[' || r.labels || ']') THEN '[' || r.labels || ']' "
@@ -57,9 +57,9 @@ class Inspection:
 
     Attributes:
         db: A connection inside a transaction.
-        damaged: The seqs of damaged records, from which nothing can be derived.
+        damaged: The `seq` of each damaged record, from which nothing can be derived.
         vectors: The store's vectors.
-        is_complete: Whether all records were read; otherwise the derived parts can't be checked.
+        is_complete: Whether all records were read; if not, the derived parts can't be checked.
         has_bad_words: Whether the word index was reported as damaged, or was rebuilt. If so, its
             words aren't checked.
     """
@@ -76,7 +76,7 @@ def derived_finding(what: str) -> Finding:
 
 
 def _count_differences(db: apsw.Connection, expected: str, stored: str) -> int:
-    """Return the number of rows that only one of two queries returns."""
+    """Return the number of rows that one query returns and the other doesn't."""
     sql = (
         f"SELECT * FROM (SELECT * FROM ({expected}) EXCEPT SELECT * FROM ({stored})) "
         f"UNION ALL SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({expected}))"
@@ -84,7 +84,7 @@ def _count_differences(db: apsw.Connection, expected: str, stored: str) -> int:
     return int(fetch_value(db, f"SELECT count(*) FROM ({sql})"))
 
 
-# --- tables of labels and accesses, and the last seq
+# --- tables of labels and accesses, and the number of the last record
 
 
 class DerivedTable(NamedTuple):
@@ -111,7 +111,7 @@ class DerivedTable(NamedTuple):
             yield derived_finding(f"{self.what} differs from the records in {places}")
 
     def rebuild(self, inspection: Inspection) -> None:
-        """Replace the rows with those derived from the records."""
+        """Replace the table's rows with those derived from the records."""
         inspection.db.execute(f"DELETE FROM {self.table}")
         inspection.db.execute(f"INSERT INTO {self.table} ({self.columns}) {self.expected}")
 
@@ -133,7 +133,7 @@ DERIVED_TABLES = (
 
 
 def find_orphaned_accesses(inspection: Inspection) -> Iterator[Finding]:
-    """Yield a finding if records that do not exist have access counts."""
+    """Yield a finding if there are access counts of records that do not exist."""
     sql = "SELECT count(*) FROM access WHERE seq NOT IN (SELECT seq FROM record)"
     count = int(fetch_value(inspection.db, sql))
     if count:
@@ -198,7 +198,7 @@ def find_wrong_counts(inspection: Inspection) -> list[Finding]:
 
 
 def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
-    """Return findings about triggers that differ from those that maintain the counts."""
+    """Return findings about triggers that are missing or changed; they maintain the counts."""
     expected: dict[str, str] = {}
     for statement in schema.CREATE_TRIGGERS.replace("END;", "END\0").split("\0"):
         sql = statement.strip()
@@ -218,7 +218,7 @@ def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
 
 
 def _read_triggers(db: apsw.Connection) -> dict[str, str]:
-    """Return the SQL of each trigger in the file; invalid UTF-8 is replaced."""
+    """Return the SQL of each trigger in the file by its name; replace invalid UTF-8."""
     sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
     rows: list[Any] = db.execute(sql).fetchall()
     return {
@@ -232,7 +232,7 @@ def _wrong_count(problem: str) -> Finding:
 
 
 def recreate_triggers(inspection: Inspection) -> None:
-    """Replace all triggers with those that maintain the counts, inside a transaction."""
+    """Replace all triggers with intact ones, inside a transaction."""
     db = inspection.db
     for name in _read_triggers(db):
         quoted = name.replace('"', '""')
@@ -241,7 +241,7 @@ def recreate_triggers(inspection: Inspection) -> None:
 
 
 def recount(inspection: Inspection) -> None:
-    """Recreate the triggers and count again, inside a transaction."""
+    """Recreate the triggers and all counts, inside a transaction."""
     recreate_triggers(inspection)
     inspection.db.execute(schema.RECOUNT)
 
@@ -250,7 +250,7 @@ def recount(inspection: Inspection) -> None:
 
 
 def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
-    """Return findings about damaged rows in `meta` that describe the vectors or contain counts."""
+    """Return findings about damaged rows of `meta`: descriptions of vectors, and counters."""
     db = inspection.db
     names = ", ".join("?" * len(_COUNTS))
     sql = f"SELECT name FROM meta WHERE name IN ({names}) AND NOT ({COUNTED}) ORDER BY 1"
@@ -271,7 +271,10 @@ def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
 
 
 def repair_descriptions(inspection: Inspection) -> None:
-    """Repair the rows that describe the vectors; drop vectors whose form can't be detected."""
+    """Repair the rows of `meta` that describe vectors or contain counts.
+
+    If the form of vectors can't be detected, drop them.
+    """
     db = inspection.db
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:
@@ -291,9 +294,9 @@ def repair_descriptions(inspection: Inspection) -> None:
 def _detect_form(
     db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]
 ) -> tuple[int, bool] | None:
-    """Return the dimension of most codes and whether they are compact; None if no form fits.
+    """Return the form of most codes: their dimension, and whether they are compact.
 
-    The stored form is tried first.
+    The form in `meta` is tried first. Return None if no form fits.
     """
     space = read_space(db, prefix)
     if space is None:
@@ -323,7 +326,7 @@ def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -
 
 
 def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the forms that codes of these lengths may have, the recorded one first, if any."""
+    """Return the forms that codes of these lengths may have; the form in `meta` comes first."""
     forms: list[tuple[int, bool]] = []
     if space.dimension:
         forms += [space.form, (space.dimension, not space.compact)]
@@ -339,7 +342,7 @@ def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int
 
 
 def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
-    """Yield a finding for each table with vectors that are damaged or belong to no record."""
+    """Yield a finding for each table in which vectors are damaged or belong to no record."""
     db = inspection.db
     space = read_space(db)
     if space is not None and not space.dimension:
@@ -356,7 +359,7 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; until their records are re-embedded, only words find them."""
+    """Remove damaged vectors; until their records are re-embedded, only words find those."""
     db = inspection.db
     space = read_space(db)
     for collection, table in _vector_tables():

@@ -1,6 +1,7 @@
 """The SQLite engine: which versions are safe, where store files may be, and how they are opened.
 
-`connection` reads and writes them in transactions. `whole_file` creates and migrates store files.
+`connection` reads and writes store files in transactions, and `whole_file` creates and migrates
+them.
 
 A store file in use is opened only through apsw: closing a plain file handle to it would cancel this
 process's locks.
@@ -25,17 +26,17 @@ from memories.stores.sqlite.rows import WORD_TABLES, view_of
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
 SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
-# Marks a file in which every deletion since the first write has been overwritten; see
+# Marks a file in which deleted bytes have always been overwritten; see
 # `SQLiteFile.erase_free_pages`.
 SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
-# size of the page cache; large, because searches read rows from all over the file
+# size of the page cache, which is large because searches read rows from all over the file
 _CACHE_KIB = 16_384
 BUSY_MILLIS = 30_000
 SUFFIXES = ("", "-wal", "-shm", "-journal")
 _SIGNATURE_BYTES = 20  # length of the side file's first part, which identifies the lock's holder
 _MAX_BYTES = 400
 _LOG_HEADER_BYTES = 32
-LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log starts with one of them
+LOG_MAGIC = (0x377F0682, 0x377F0683)  # a SQLite log begins with one of these
 _HISTORY, _LINKED = 16, 24  # where the first two parts of a state's id end
 _OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -45,14 +46,14 @@ Identity = tuple[int, int]  # device and inode
 # --- the side file: a store's lock, the lock's holder, and the last acknowledged commit
 #
 # The side file reveals whether a log was truncated or belongs to another file. A store works
-# without it. The side file is never flushed, so after a power failure it may describe an earlier
+# without a side file. It is never flushed, so after a power failure it may describe an earlier
 # commit, but never a later one.
 
 
 class StoreState(NamedTuple):
-    """Identifies one state of a store; each commit leads to a new one.
+    """An identifier for the state of a store; each commit leads to a new state.
 
-    The table `store` contains it as its only row.
+    The only row of the table `store` contains it.
 
     Attributes:
         id: 32 hex digits: 16 for the history, 8 derived from the previous state, and 8 random.
@@ -68,9 +69,9 @@ class StoreState(NamedTuple):
         return self.id[:_HISTORY]
 
     def leads_to(self, after: Self) -> bool:
-        """Return whether another state directly follows this one, by one commit.
+        """Return whether one commit leads from this state to another one.
 
-        Two copies of a store diverge with their first commits.
+        The states of two copies of a store differ after their first commits.
         """
         is_of_older_program = after.id == self.id
         is_linked = is_of_older_program or after.id[_HISTORY:_LINKED] == _link(self)
@@ -83,7 +84,7 @@ def next_state(state: StoreState, *, forked: bool = False) -> StoreState:
     Args:
         state: The previous state.
         forked: Whether a new history begins, because other commits with the same numbers may exist.
-            This happens when a backup is restored, or after a loss of commits.
+            This is the case after a backup was restored, or commits were lost.
     """
     history = state.history
     if forked:
@@ -102,8 +103,8 @@ class CommitNote(NamedTuple):
         state: The state after the commit.
         salt: Distinguishes the log from earlier logs; empty if there is no log. See `salt_of`.
         inode: The inode of the database.
-        changed: When the database itself was last changed, in nanoseconds.
-        side_inode: The side file's inode, which is different in a copy of the folder.
+        changed: When the database itself was last changed, in nanoseconds since 1970.
+        side_inode: The side file's inode; in a copy of the folder, that file has a different one.
     """
 
     state: StoreState
@@ -130,11 +131,11 @@ class CommitNote(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The process that holds a lock, or held it last.
+    """The process that holds a lock, or was the last to hold it.
 
     Attributes:
         process: Its process id; empty if unknown.
-        seconds: How long it has held the lock.
+        seconds: How long ago it took the lock.
     """
 
     process: str
@@ -147,7 +148,7 @@ def sign_lock(lock: Path) -> Iterator[int]:
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
         signature = f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNATURE_BYTES)
-        # on a full disk, waiting processes get a less precise message
+        # if the disk is full, the message for waiting processes is less precise
         with contextlib.suppress(OSError):
             os.write(fd, signature.encode()[:_SIGNATURE_BYTES])
         yield fd
@@ -167,7 +168,7 @@ def erase_note(fd: int) -> None:
 
 
 def read_side(lock: Path) -> tuple[Holder, CommitNote | None]:
-    """Return a side file's contents; empty values for missing or damaged parts."""
+    """Return a side file's contents, with empty values for missing or damaged parts."""
     try:
         fd = os.open(lock, os.O_RDONLY | _OPEN)
     except OSError:
@@ -179,7 +180,7 @@ def read_side(lock: Path) -> tuple[Holder, CommitNote | None]:
 
 
 def read_open_side(fd: int) -> tuple[Holder, CommitNote | None]:
-    """Return an open side file's contents; empty values for missing or damaged parts."""
+    """Return an open side file's contents, with empty values for missing or damaged parts."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         content = os.read(fd, _MAX_BYTES)
@@ -189,7 +190,7 @@ def read_open_side(fd: int) -> tuple[Holder, CommitNote | None]:
     signature = content[:_SIGNATURE_BYTES].decode("ascii", "replace")
     commit_note = CommitNote.parse(content[_SIGNATURE_BYTES:].partition(b"\n")[0])
     if commit_note is not None and commit_note.side_inode != side_inode:
-        # The folder is a copy, and these values describe the original.
+        # The folder is a copy, and these values describe the original file.
         commit_note = commit_note._replace(inode=0, changed=0)
     return _parse_signature(signature), commit_note
 
@@ -203,8 +204,9 @@ def _parse_signature(signature: str) -> Holder:
 
 
 def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None) -> StoreBusy:
-    """Return the error for a busy store; it says whether many writers or a single one held the
-    lock.
+    """Return the error for a busy store, which says what the store was busy with.
+
+    Either other writers made commits, or a single process held the lock all the time.
 
     Args:
         path: The store.
@@ -228,8 +230,9 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
 
 
 def salt_of(log: Path) -> str:
-    """Return the salt in a log's header, which distinguishes the log from earlier ones; empty
-    without a log or a valid header.
+    """Return the salt in a log's header, which distinguishes the log from earlier ones.
+
+    The result is empty if there is no log, or no valid header.
     """
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
@@ -283,9 +286,9 @@ _PRAGMAS = (
 
 
 def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
-    """Prepare a new connection to a store file; return its schema version.
+    """Prepare a new connection to a store file; return the file's schema version.
 
-    After an error the connection is closed.
+    After an error, the connection is closed.
     """
     try:
         connection.set_busy_timeout(int(busy_seconds * 1000))
@@ -313,9 +316,9 @@ def prepare_connection(db: apsw.Connection) -> None:
         return row.inst_count
 
     def frequencies(row: apsw.FTS5ExtensionApi, *arguments: Any) -> bytes:
-        """Return how often each of a search's first phrases occurs in the row: a byte per phrase.
+        """Return how often each phrase of the search occurs in the row, as one byte per phrase.
 
-        The only argument is the number of these phrases.
+        The only argument is the number of phrases to count, beginning with the first.
         """
         counts = [len(row.phrase_column_offsets(phrase, 0)) for phrase in range(*arguments)]
         return bytes([min(255, count) for count in counts])
@@ -338,7 +341,7 @@ def create_views(db: apsw.Connection) -> None:
 def refuse_newer(connection: apsw.Connection, path: Path) -> int:
     """Return the schema version; refuse a version that this program doesn't know.
 
-    Every transaction checks it, because a newer program may migrate the file at any time.
+    Every transaction checks this, because a newer program may migrate the file at any time.
     """
     version = int(connection.pragma("user_version"))
     if version > SCHEMA_VERSION:
@@ -350,7 +353,7 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
 
 
 def use_log(connection: apsw.Connection, path: Path) -> None:
-    """Switch a file to a write-ahead log; copies made by VACUUM lack one."""
+    """Switch a file to a write-ahead log, which copies made by VACUUM don't have."""
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreDamaged(
             f"cannot switch {path} to a write-ahead log, which several processes need to share it"
@@ -379,8 +382,8 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 
     Args:
         path: The file.
-        write: Open the file for writing; no other process may use it. Opening it only for reading
-            creates no files next to it, unless it has a log.
+        write: Whether to open the file for writing; if so, no other process may use it. Opening a
+            file only for reading creates no files next to it, unless it has a log.
     """
     if write:
         connection = connect(path)
@@ -390,7 +393,7 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         connection = apsw.Connection(f"{path.absolute().as_uri()}?{options}", flags=flags)
     try:
-        # One statement per call: a pragma that returns a row ends the script.
+        # Each call has one statement, because a pragma that returns a row ends a script.
         for pragma in ("mmap_size=0", "trusted_schema=OFF", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
         connection.set_busy_timeout(BUSY_MILLIS)
@@ -406,17 +409,17 @@ def scratch() -> apsw.Connection:
 
 # --- where a file may be
 
-# File systems shared by machines that don't see each other's locks and shared memory, which
-# SQLite's log needs. Folders that a virtual machine shares with its host belong here too: their
-# locks apply only inside the virtual machine.
+# File systems that several machines may share. A SQLite log needs locks and shared memory, and
+# these machines don't see each other's. Folders that a virtual machine shares with its host belong
+# here too: their locks apply only inside the virtual machine.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs "
     "glusterfs lustre beegfs fhgfs gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs "
     "quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs 9p virtiofs vboxsf prl_fs "
     "prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most FUSE file systems are network or cloud drives, and new ones appear every year, so only these
-# local ones are accepted.
+# Most FUSE file systems are network or cloud drives, and new ones appear every year. So only these,
+# which are local, are accepted.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs "
     "gocryptfs cryfs securefs ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 "
@@ -461,8 +464,8 @@ def refuse_unsafe(path: Path) -> None:
 def refuse_network(folder: Path) -> None:
     """Refuse a folder on a file system that other machines may use at the same time.
 
-    Reading is refused too, because without locks a page may be read while another machine
-    overwrites it. The result is cached for each folder.
+    Reading is refused too, because without locks, a page may be read while another machine
+    overwrites it. Folders that were accepted aren't checked again.
     """
     if folder in _checked_folders or not sys.platform.startswith("linux"):
         return
@@ -516,7 +519,7 @@ def write_state(db: apsw.Connection, state: StoreState) -> None:
 
 
 def count_missing_commits(connection: apsw.Connection, commit_note: CommitNote | None) -> int:
-    """Return how many commits, up to the one in a note, are missing from the file."""
+    """Return how many of the commits up to the one in a note are missing from the file."""
     if commit_note is None:
         return 0
     state, is_restored = read_state(connection)

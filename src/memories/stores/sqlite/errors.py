@@ -22,8 +22,8 @@ from memories.errors import (
 from memories.guard.validate import amount
 from memories.stores.records import Finding
 
-_DESCRIPTORS = 4  # number of descriptors for a file, its log, its shared memory, and one more
-_MAX_PATH_BYTES = 490  # SQLite allows 512, which must include a suffix such as -wal
+_DESCRIPTORS = 4  # number of descriptors for a file, its log and its shared memory, plus one
+_MAX_PATH_BYTES = 490  # SQLite allows 512, including a suffix such as -wal
 _MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this size
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
@@ -57,11 +57,11 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
 
 
 class CommitsMissing(StoreDamaged):
-    """Acknowledged commits are missing; the remaining ones can be read."""
+    """Raised if acknowledged commits are missing; the other commits can be read."""
 
 
 class WordsDamaged(StoreDamaged):
-    """The word index can't be used; it can be rebuilt from the records.
+    """Raised if the word index can't be used; it can be rebuilt from the records.
 
     Attributes:
         why: SQLite's message.
@@ -77,7 +77,7 @@ class WordsDamaged(StoreDamaged):
         super().__init__(f"the word index in {path} is damaged ({error}); {self.remedy}")
 
     def finding(self) -> Finding:
-        """Return the finding for a search that continues without the index."""
+        """Return a finding for a search that continues without the index."""
         what = f"records that only words can find, because the word index is damaged ({self.why})"
         return Finding(what, self.remedy, derived=True)
 
@@ -102,9 +102,9 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors as `sqlite_errors` does, but omit "nothing was written".
+    """Translate SQLite's errors as `sqlite_errors` does, but leave out "nothing was written".
 
-    The phrase is also removed from errors that were translated earlier, such as a migration's.
+    This also applies to errors that were already translated, such as those of a migration.
     """
     try:
         with sqlite_errors(path):
@@ -119,7 +119,7 @@ def read_errors(path: Path) -> Iterator[None]:
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
     """Translate a SQLite error according to its class and the state of the files.
 
-    SQLite's messages don't mention files.
+    The files are examined because SQLite's messages don't mention them.
     """
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
@@ -142,9 +142,9 @@ def _extended_code(exc: Exception) -> int:
 
 
 def _is_of_words(exc: apsw.Error) -> bool:
-    """Return whether FTS5 found damage; some damage only appears when a transaction ends."""
+    """Return whether FTS5 found damage, which may happen only at the end of a transaction."""
     if isinstance(exc, apsw.ConstraintError):
-        return str(exc) == "constraint failed"  # for our own tables, the message includes the table
+        return str(exc) == "constraint failed"  # for other tables, the message names the table
     if isinstance(exc, apsw.CorruptError):
         return _extended_code(exc) == apsw.SQLITE_CORRUPT_VTAB or "fts5" in str(exc)
     return isinstance(exc, apsw.SQLError) and "fts5" in str(exc)
@@ -156,7 +156,7 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
 
     Args:
         path: The file in use.
-        what: A description of the file for the message, if its name isn't enough.
+        what: A description of the file, which follows its path in the message.
     """
     try:
         yield
@@ -177,7 +177,7 @@ def filesystem_errors(path: Path, what: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def decoding_errors(file: str = "the store") -> Iterator[None]:
-    """Report undecodable values as damage; use this only around code that decodes."""
+    """Report values that can't be decoded as damage; use this only around code that decodes."""
     try:
         yield
     except NEVER_WRITTEN as exc:
@@ -233,7 +233,7 @@ def _why_it_cannot_open(path: Path) -> str:
 
 
 def _is_out_of_descriptors() -> bool:
-    """Return whether this process lacks descriptors for a file, its log and its shared memory."""
+    """Return whether this process has too few free descriptors to open a store."""
     opened: list[int] = []
     try:
         for _ in range(_DESCRIPTORS):
@@ -247,7 +247,7 @@ def _is_out_of_descriptors() -> bool:
 
 
 def _is_full(folder: Path) -> bool:
-    """Return whether a disk has no space for shared memory, or no free inode."""
+    """Return whether a disk has no free inode, or too little space for shared memory."""
     if not hasattr(os, "statvfs"):
         return False
     try:

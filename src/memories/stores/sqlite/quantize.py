@@ -1,4 +1,4 @@
-"""Quantized vectors: int8 or 5 bits for precise scores, sign bits for fast candidate search.
+"""Quantized vectors: int8 or 5-bit numbers for precise scores, sign bits for finding candidates.
 
 A fixed rotation first spreads a vector's length evenly over its components. As a result, int8 loses
 less precision (recall@10 of 0.995 instead of 0.9925 on 100,000 real sentences), and all sign bits
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_PIECE = 16_384  # number of codes per step; they fit into the processor's cache
+_PIECE = 16_384  # number of codes per step, so that they fit into the processor's cache
 _SCORED_AT_LEAST = 4_096  # minimum number of codes to score
 _SCORED_SHARE = 64  # if there are many codes, one in this many is scored
-_SAMPLE = 65_536  # minimum number of codes for estimating which distance selects that share
+_SAMPLE = 65_536  # minimum number of codes in the sample from which that share is estimated
 # The positive levels with the smallest loss for normally distributed numbers (Max, Quantizing for
-# minimum distortion, 1960). After the rotation a vector's numbers are nearly normal, with a
-# variance of 1 / dimension.
+# minimum distortion, 1960). After the rotation, the numbers of a vector are nearly normally
+# distributed, with a variance of 1 / dimension.
 _ABOVE = (0.0659, 0.1981, 0.3314, 0.4667, 0.6049, 0.7471, 0.8946, 1.0488,
           1.2118, 1.3863, 1.5762, 1.7872, 2.0287, 2.3177, 2.6911, 3.2607)  # fmt: skip
 _LEVELS = np.array([-level for level in reversed(_ABOVE)] + list(_ABOVE), dtype=np.float32)
-_MIN_TOGETHER = 4  # up to three vectors are encoded one by one
-_WORDS_OF_A_BYTE = 3  # number of 64-bit words whose set bits can be counted in one byte
+_MIN_TOGETHER = 4  # fewer vectors than this are encoded one by one
+_WORDS_OF_A_BYTE = 3  # the number of set bits in up to three 64-bit words fits into a byte
 
 
 class Quantizer:
     """Codes and scores for vectors that all have the same dimension.
 
-    A code is a float32 scale followed by one signed byte per dimension. In a compact code, each
-    dimension has a 5-bit level number instead of a byte: the highest bits of all dimensions come
-    first, then the next bits, and so on. Each of these five groups fills whole bytes. A bit code is
-    one sign bit per dimension, padded with zeros to whole 64-bit words.
+    A code is a float32 scale followed by one signed byte per dimension. A compact code has the
+    number of a level, 5 bits, instead of each byte: the highest bits of all dimensions come first,
+    then the next bits, and so on. Each of these five groups is padded to whole bytes. A bit code
+    has one sign bit per dimension, and is padded with zeros to whole 64-bit words.
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
@@ -85,9 +85,9 @@ class Quantizer:
         ]
 
     def _rotate_each(self, vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
-        """Rotate each vector, with exactly the same result as `rotate` on that vector alone.
+        """Rotate each vector, with exactly the same result as `rotate` for that vector alone.
 
-        A single product for all vectors would be rounded differently.
+        If all vectors were multiplied at once, the results would be rounded differently.
         """
         stacked = len(vectors), -1, self._block
         signed = (vectors * self._signs[0]).reshape(stacked)
@@ -109,7 +109,7 @@ class Quantizer:
         scaled = rotated * np.float32(self.dimension**0.5)
         numbers = np.searchsorted(bounds, scaled).astype(np.uint8)
         products = (rotated * _LEVELS[numbers]).sum(axis=1)
-        # Scales each code so that its dot product with its own vector is 1.
+        # The scale makes the dot product of a code with its own vector 1.
         scales = (1 / np.maximum(products, 1e-12)).astype("<f4")
         shifts = np.arange(COMPACT_BITS - 1, -1, -1, dtype=np.uint8)[:, None]
         planes = numbers[:, None, :] >> shifts & 1
@@ -140,14 +140,14 @@ class Quantizer:
         return np.ascontiguousarray(packed.T).astype(np.uint64, copy=False)
 
     def numbers(self, codes: bytes) -> "NDArray[np.float64]":
-        """Return the codes' numbers without their scales: shape (n, dimension), still rotated."""
+        """Return the numbers in codes, without the scales: shape (n, dimension), still rotated."""
         return self._split(codes)[1].astype(np.float64)
 
     def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
-        """Return each row's vectors, of shape (windows, dimension), given its codes.
+        """Return each row's vectors, of shape (windows, dimension), given the row's codes.
 
-        The vectors depend only on the numbers in their own codes, and are rounded to 24 bits. So
-        encoding them again gives the same numbers and vectors.
+        A vector depends only on the numbers in its own code, and is rounded to 24 bits. So encoding
+        and decoding it again gives the same vector.
         """
         owners, joined = windows_of(codes, self.code_bytes)
         rotated = self.numbers(joined)
@@ -188,8 +188,8 @@ class Quantizer:
     ) -> "NDArray[np.int64] | None":
         """Return the indexes of the bit codes that may be among the best, in ascending order.
 
-        These are the codes that differ least from the query's signs, up to a fixed share. If there
-        are few codes, `among` is returned unchanged.
+        These are a fixed share of all codes: those that differ least from the query's signs. If
+        there are few codes, `among` is returned unchanged.
 
         Args:
             query: The rotated query, shape (dimension,).
@@ -223,16 +223,16 @@ class Quantizer:
     ) -> "NDArray[np.float32]":
         """Return a score for each code, shape (n,).
 
-        Sorting by score is almost equivalent to sorting by cosine.
+        The order by these scores is nearly the order by cosine.
 
-        The query is reduced to 8 levels, 3 bits per number. For each bit plane of the query, this
-        counts the bits that are also set in a code. The counts, weighted by 1, 2 and 4, add up to
-        the sum of the query's levels where the code has a bit set.
+        Each number of the query is reduced to one of 8 levels, which has 3 bits. For each of these
+        bits, this counts the dimensions in which both the level and the code have it set. Weighted
+        by 1, 2 and 4, the counts add up to the sum of the levels where the code has a bit set.
 
         Args:
             query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
-            counts: Their `bit_counts`.
+            counts: The result of `bit_counts` for these codes.
         """
         low, high = float(query.min()), float(query.max())
         step = max((high - low) / 7, 1e-12)
@@ -252,17 +252,17 @@ class Quantizer:
 
 
 def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return the row of each window, and the codes of all windows; a row may have no windows.
+    """Return, for each window, the index of its row; also return the codes of all windows.
 
     Args:
-        codes: The codes of each row's windows, concatenated.
+        codes: For each row, the codes of its windows, concatenated; a row may have none.
         size: The number of bytes per window.
     """
     only_bytes = cast("Sequence[bytes]", codes)
     if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
         return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and much faster
     with decoding_errors():
-        # Records with damaged codes are found only by words; `check` reports them.
+        # A record with damaged codes is found only by words; `check` reports the damage.
         intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]
         window_counts = np.array([len(code) // size for code in intact], dtype=np.int64)
         return np.repeat(np.arange(len(intact)), window_counts), b"".join(intact)
@@ -271,10 +271,10 @@ def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.
 def _count_bits(
     operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]"
 ) -> "NDArray[np.uint16]":
-    """Apply an operation to each code and one other code; count the set bits in each result.
+    """Combine each code with one other code by an operation; count the set bits in each result.
 
-    Counts are added in bytes as long as they can't overflow, which is several times faster than in
-    wider integers.
+    Counts are added as bytes as long as they can't overflow, which is several times faster than
+    with wider integers.
 
     Args:
         operation: A bitwise operation.

@@ -1,7 +1,7 @@
 """Turns filters into SQL conditions, and reads and counts the matching records.
 
-Damage in one record doesn't affect others: a row that can't be decoded or doesn't match its
-checksum is left out and recorded.
+Damage in one record doesn't affect others: if a row can't be decoded or doesn't match its checksum,
+it is left out of the result, and the damage is noted.
 """
 
 import json
@@ -63,12 +63,12 @@ class ReadCache(Generic[_Name, _Value]):
 
 
 def ignore_changes(db: apsw.Connection, count: int) -> None:
-    """Keep a connection's caches valid after changes of its own that don't affect them."""
+    """Keep a connection's caches valid after changes to rows that the caches don't contain."""
     _ignored_changes[db] = _ignored_changes.get(db, 0) + count
 
 
 def may_write(db: apsw.Connection) -> bool:
-    """Return whether a connection is in a transaction that holds the lock for writing."""
+    """Return whether a connection's transaction holds the write lock."""
     return db.txn_state("main") == apsw.SQLITE_TXN_WRITE
 
 
@@ -77,7 +77,7 @@ SELECT r.seq, p.collection, p.namespace, r.grp, r.position, r.created_at, r.ende
        r.key, r.labels, r.fields, r.crc, r.text, coalesce(a.count, 0), r.session, r.state_crc
 """
 READ = f"{_COLUMNS} FROM record r JOIN pool p ON p.id = r.pool LEFT JOIN access a ON a.seq = r.seq"
-# Also returns rows whose namespace is damaged.
+# Unlike `READ`, this also returns rows whose namespace is damaged.
 READ_ANY = READ.replace("JOIN pool", "LEFT JOIN pool", 1)
 _AT_REFS = """
 json_each(?) wanted
@@ -93,11 +93,11 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# The name that stands for a record's group if the group can't be passed as an argument, because the
-# group or the namespace is damaged.
+# The name that stands for a record's group if the group can't be given as an argument, because the
+# group itself or the namespace is damaged.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-# a search starts at a label that has this many times fewer records than the namespaces
+# a search starts at a label if the namespaces have more than this many times its records
 _RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
@@ -108,7 +108,7 @@ _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 
 def seq_of(db: apsw.Connection, ref: Ref) -> int | None:
-    """Return a record's seq; None if it doesn't exist."""
+    """Return a record's `seq`; None if the record doesn't exist."""
     values = (ref.collection, ref.namespace, encode_group(ref.group), ref.position)
     seq = fetch_value(db, _FIND, values)
     if seq is not None:
@@ -133,9 +133,9 @@ def refs_json(refs: Iterable[Ref]) -> str:
 def records_of(
     db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged
 ) -> dict[int, Record]:
-    """Return the records for rows of `READ` by their seq, in the same order.
+    """Return the records in rows of `READ` by their `seq`, in the order of the rows.
 
-    Damaged records are left out and recorded.
+    Damaged records are left out and noted in `damaged`.
     """
     labels = labels_of(db, [row[9] for row in rows])
     records: dict[int, Record] = {}
@@ -166,9 +166,7 @@ def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:
 
 
 def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the sort key of a row of `READ`: SQLite sorts numbers before texts, and texts before
-    bytes.
-    """
+    """Return a key by which rows of `READ` sort as in SQLite: numbers, then texts, then bytes."""
     namespace, group, position = row[2:5]
     kind = 0
     if isinstance(group, str):
@@ -179,14 +177,14 @@ def sort_key(row: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def is_group(group: Any) -> bool:
-    """Return whether a stored group is a valid name, so that its records can be requested."""
+    """Return whether a stored group is a valid name, by which its records can be requested."""
     return isinstance(group, str) or (isinstance(group, bytes) and len(group) == 16)
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the ref of the damaged record that a filter's group stands for; None if there is none.
+    """Return the ref of the damaged record whose stand-in name is a filter's group; else None.
 
-    A record whose namespace can't be read counts as part of every namespace.
+    A record whose namespace can't be read belongs to every namespace.
     """
     match = _STAND_IN.fullmatch(where.group or "")
     if not match or where.prefix:
@@ -205,7 +203,7 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return the labels for the ids in these sets, each written like '3,17'.
+    """Return labels by their ids, given sets of ids; each set is a text like '3,17'.
 
     The result may contain other labels, too. Damaged labels are left out.
     """
@@ -233,14 +231,14 @@ class Selection(NamedTuple):
 
     Attributes:
         find: The condition for finding all matching records; it starts at a rare label if possible.
-        check: The same condition for checking given records individually.
+        check: The same condition, for checking whether a given record matches.
         values: The SQL values for either condition.
-        labels: The labels' ids, each with its number of live records in the namespaces, rarest
-            first.
+        labels: For each label in the filter, its id and its number of live records in the
+            namespaces; the rarest label comes first.
         live: The number of live records in the namespaces.
         pools: The namespaces' ids.
         is_broad: Whether most records in the namespaces match.
-        is_plain: Whether the filter has no conditions other than namespaces, labels and being live.
+        is_plain: Whether the filter selects live records only by their namespaces and labels.
         collection: Memories or turns.
         includes_ended: Whether ended records match as well.
     """
@@ -258,15 +256,15 @@ class Selection(NamedTuple):
 
     @property
     def rarest(self) -> int:
-        """The maximum number of live records that can match: the count of the rarest label."""
+        """The number of live records with the rarest label; at most this many can match."""
         if self.labels:
             return self.labels[0][1]
         return self.live
 
     def in_order(self, count: int) -> str:
-        """Return the condition for finding the first `count` records in index order.
+        """Return the condition for finding the first `count` records in the order of the index.
 
-        If many records have the rarest label, walking the namespace index is faster than
+        If many records have the rarest label, reading the namespace index in order is faster than
         sorting the label's records.
         """
         if count * self.live < self.rarest**2:
@@ -297,7 +295,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
     if where.group is not None:
         plain.append(_group_condition(where.group, is_prefix=where.prefix))
     if where.ended_by == "delete":
-        # A literal, because SQLite doesn't use the index `record_deleted` for a bound value.
+        # This is a literal because for a parameter, SQLite wouldn't use the index `record_deleted`.
         plain.append(("r.ended_by = 'delete'", ()))
     conditions: list[str] = []
     values: list[Any] = []
@@ -330,7 +328,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
 
 
 def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return the seqs that the filter selects, in the given order."""
+    """Return those of the `seqs` whose records the filter selects, in the given order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"WHERE {selected.check}"
@@ -341,9 +339,9 @@ def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -
 def _count_live(
     db: apsw.Connection, pools: Sequence[int], where: Filter
 ) -> tuple[int, list[tuple[int, int]]]:
-    """Return the number of live records in the namespaces, and each label's count.
+    """Return the number of live records in the namespaces, and the filter's labels with counts.
 
-    For each of the filter's labels, the result has its id and its number of live records.
+    Each label is returned as its id and its number of live records; the rarest label comes first.
     """
     ids = ",".join(map(str, pools))
     live = _total(db, pools, "live")
@@ -359,7 +357,7 @@ def _count_live(
 
 
 def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ...]]:
-    """Return the condition for a group's name, and its values."""
+    """Return the SQL condition for a group's name, and its values."""
     if not is_prefix:
         return "r.grp = ?", (encode_group(group),)
     text_condition = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?"
@@ -371,13 +369,11 @@ def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ..
     return f"(r.grp BETWEEN ? AND ? OR ({text_condition}))", (first, last, *text_values)
 
 
-# --- counting, with the counts that triggers maintain: see `schema`
+# --- counting, based on the counts that triggers maintain: see `schema`
 
 
 def live_labels(db: apsw.Connection, pools: Sequence[int], key: str | None) -> dict[str, int]:
-    """Return how many live records in some namespaces have each label key, or each value of one
-    key.
-    """
+    """Return how many live records have each label key or, given a key, each of its values."""
     condition = f"pool IN ({','.join(map(str, pools))}) AND live > 0 GROUP BY 1 ORDER BY 1"
     if key is None:
         sql = f"SELECT key, sum(live) FROM key_pool WHERE {condition}"

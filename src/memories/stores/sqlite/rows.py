@@ -24,11 +24,11 @@ BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
 WORDS_ENDED = "words_ended"
 WORD_TABLES = (*WORDS.values(), WORDS_ENDED)
-WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index was rebuilt
+WORDS_EPOCH = "words_epoch"  # the key in `meta` for a count of the word index's rebuilds
 
-# A condition for an undamaged counter row in `meta`.
+# The condition that a counter in `meta` is undamaged.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
-# A damaged counter may restart anywhere; it only has to differ from the previous value.
+# A damaged counter gets a random value, because the new value only has to differ from the old one.
 _COUNT_ONE = f"""
 INSERT INTO meta (name, value) VALUES (?, 1) ON CONFLICT (name) DO UPDATE
 SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
@@ -36,8 +36,9 @@ SET value = iif({COUNTED}, value + 1, abs(random() % 1000000000000))
 
 
 def advance_epoch(db: apsw.Connection, name: str) -> None:
-    """Change a counter in `meta`, which invalidates the caches that depend on it. Call this after a
-    change other than an addition.
+    """Change a counter in `meta`, which invalidates the caches that depend on it.
+
+    Call this after a change other than an addition.
     """
     db.execute(_COUNT_ONE, (name,))
 
@@ -47,13 +48,14 @@ def view_of(table: str, kind: str) -> str:
 
     Args:
         table: The index.
-        kind: `instance` for one row per occurrence of a token, or `row` for one row per token.
+        kind: `instance` for a view with a row per occurrence of a token, or `row` for a view with a
+            row per token.
     """
     return f"temp.{table}_{kind}"
 
 
 def prefix_tokens(pool: int, tokens: Sequence[str]) -> str:
-    """Return tokens as the word index stores them, prefixed with the id of a namespace."""
+    """Return tokens as the word index stores them: each is prefixed with its namespace's id."""
     return " ".join([f"{pool}z{token}" for token in tokens])
 
 
@@ -66,7 +68,7 @@ def code_bytes(dimension: int, *, compact: bool) -> int:
 
 
 def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-    """Return all rows as tuples. Damaged text, which isn't valid UTF-8, is returned as bytes."""
+    """Run a query; return its rows as tuples. Text that isn't valid UTF-8 is returned as bytes."""
     try:
         return db.execute(sql, values).fetchall()
     except UnicodeDecodeError:
@@ -74,7 +76,7 @@ def fetch(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> list[Any
 
 
 def _fetch_bytes(db: apsw.Connection, sql: str, values: Sequence[Any]) -> list[Any]:
-    """Return all rows like `fetch`, but read each text as bytes first."""
+    """Return the rows of a query as `fetch` does, but read each text as bytes first."""
     names = [f"c{number}" for number in range(_count_columns(db, sql, values))]
     parts: list[str] = []
     for name in names:
@@ -128,7 +130,7 @@ ROW = (
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
-    """Return a record's columns for `ROW`, given the ids of its namespace and labels."""
+    """Return a record's values for the columns in `ROW`, given its namespace's and labels' ids."""
     created_at = to_millis(record.created_at)
     ended_at = None
     if record.ended_at is not None:
@@ -181,7 +183,7 @@ def record_of(row: Sequence[Any], labels: Mapping[str, tuple[str, str]]) -> Reco
 
 
 def describe_damage(error: Exception) -> str:
-    """Return the reason a record can't be read, given the exception raised while decoding it."""
+    """Return why a record can't be read, given the exception that decoding it raised."""
     if type(error) is ValueError:
         return str(error)
     return "it contains values that this program never writes"
@@ -216,7 +218,7 @@ def decode_group(group: bytes | str) -> str:
 def state_crc(
     crc: int, ended_at: int | None, ended_by: str | None, fields: str | None, session: int | None
 ) -> int:
-    """Return the checksum of a record's mutable columns and of `crc`, which covers the others."""
+    """Return the checksum of a record's mutable columns, and of `crc`, which covers the others."""
     content = f"{crc}\0{ended_at}\0{ended_by}\0{fields}\0{session}"
     return zlib.crc32(content.encode("utf-8", "surrogateescape"))
 
@@ -246,7 +248,7 @@ UPDATE pool SET namespace = '~' || id
 
 
 class AddedRow(NamedTuple):
-    """A record with its seq and its namespace's id."""
+    """A record that was added, with the `seq` of its row and the id of its namespace."""
 
     seq: int
     pool: int
@@ -275,8 +277,8 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
         labels.append([id_of("label", ("key", "value"), label) for label in record.labels.items()])
     rows = [row_of(*parts) for parts in zip(records, pools, labels, strict=True)]
     _insert_records(db, records, rows)
-    # The numbers are consecutive: AUTOINCREMENT gives each row the number after the highest one
-    # ever used, and no other connection writes in the meantime.
+    # The new rows' numbers are consecutive: AUTOINCREMENT gives each row the number after the
+    # highest one ever used, and no other connection writes in the meantime.
     last = db.last_insert_rowid()
     seqs = range(last - len(records) + 1, last + 1)
     label_rows: list[tuple[int, int]] = []
@@ -292,11 +294,11 @@ def insert_rows(db: apsw.Connection, records: Sequence[Record]) -> list[AddedRow
 def _insert_records(
     db: apsw.Connection, records: Sequence[Record], rows: Sequence[tuple[Any, ...]]
 ) -> None:
-    """Insert rows; an error names the record whose row was refused."""
+    """Insert rows; if one is refused, the error names its record."""
     last_ref = None
 
     def rows_with_refs() -> Iterator[tuple[Any, ...]]:
-        """Yield rows one at a time, so that `last_ref` belongs to the row being inserted."""
+        """Yield rows one at a time, so that `last_ref` is always the ref of the row to insert."""
         nonlocal last_ref
         for record, row in zip(records, rows, strict=True):
             last_ref = record.ref
@@ -326,7 +328,10 @@ def _find_or_insert(
 
 
 def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
-    """Delete records with their accesses, and the labels and namespaces that only they used."""
+    """Delete records with their access counts, and everything that only they used.
+
+    These are labels, and the names of namespaces.
+    """
     values = [(seq,) for seq in seqs]
     for table in ("record_label", "access", "record"):
         db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)
