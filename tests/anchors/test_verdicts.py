@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memories import Memories
+from memories import Draft, Memories
 from memories.anchors.judge import CACHE
 from memories.config import load_config
 from memories.errors import InvalidInput
@@ -248,6 +248,20 @@ def test_verify_lists_what_no_longer_holds(
     result = memories.truth.verify(project="shop")
     assert [memory.id for memory in result.doubtful] == [stale]
     assert result.counts == {"verified": 1, "changed": 1, "unverified": 0, "expired": 0}
+
+
+def test_verify_checks_memories_with_one_id_in_two_namespaces(project: Path) -> None:
+    place = Place("shop", "main", project)
+    names = {"bob": ["ops/grafana/"], "shared": ["docker-compose.yml"]}
+    for namespace, anchors in names.items():
+        with Memories(embedder="none", namespace=namespace, place=lambda: place) as memories:
+            draft = Draft(namespace, id="01980000-0000-7000-8000-000000000001", anchors=anchors)
+            memories.create_many([draft])
+    (project / "docker-compose.yml").unlink()
+    with Memories(embedder="none", namespace="bob", place=lambda: place) as memories:
+        result = memories.truth.verify()
+        assert [memory.content for memory in result.doubtful] == ["shared"]
+        assert result.counts == {"verified": 1, "changed": 1, "unverified": 0, "expired": 0}
 
 
 def test_a_new_text_brings_its_own_anchors_and_a_confirmation_keeps_those_that_hold(

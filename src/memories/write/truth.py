@@ -65,15 +65,17 @@ class Truth:
                 "anchors can be checked only by you, on the machine with the working tree: run "
                 "memory verify there"
             )
-        records: dict[str, Record] = {}
+        records: dict[tuple[str, str], Record] = {}
         names = writer.lookup.names_of_project(project)
-        for where in with_global(writer.lookup.where(), names):
-            for page in scan_pages(writer.store, where):
-                records |= {
-                    record.ref.group: record
-                    for record in page
-                    if any(name in record.fields for name in ANCHORS)
-                }
+        for namespace in writer.lookup.readable:  # namespaces may share ids
+            own = writer.lookup.where()._replace(namespaces=(namespace,))
+            for where in with_global(own, names):
+                for page in scan_pages(writer.store, where):
+                    records |= {
+                        (namespace, record.ref.group): record
+                        for record in page
+                        if any(name in record.fields for name in ANCHORS)
+                    }
         memories = [writer.to_memory(record) for record in records.values()]
         judged = judge.judge(memories, writer.now)
         with_verdict = [(memory.verdict.word, memory) for memory in judged if memory.verdict]
