@@ -31,7 +31,7 @@ _MEASURED = {
     ("told-again", ""): "a fact is stored with a new value, and the new value ranks first",
     ("secrets", ""): "secrets removed before a text is written",
     ("erased", ""): "erased texts (`forget`) gone from every file",
-    ("needed", "any"): "prompts for which the top 5 contain a needed fact",
+    ("needed", "any"): "prompts whose top 5 results contain a needed fact",
     ("tools", "tokens"): "tokens in the tool list",
 }
 _DOCUMENTED_LAST = (
