@@ -141,7 +141,7 @@ def run(arguments: "Sequence[str]") -> int:
 
 
 def _dispatch(arguments: "Sequence[str]") -> object:
-    """Run the command, and return its exit code or another result, which means 0."""
+    """Run the command, and return its exit code; any other result means 0."""
     if "_MEMORY_COMPLETE" not in os.environ:
         page = _page(arguments[0] if arguments else "help")
         if page:

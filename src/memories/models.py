@@ -374,7 +374,7 @@ class NamespaceCounts(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Result of an erasure.
+    """The result of an erasure.
 
     Attributes:
         id: The memory, or the conversation.
@@ -459,7 +459,7 @@ class LogEntry(NamedTuple):
 
 
 class LogCheck(NamedTuple):
-    """Result of checking a namespace's audit log.
+    """The result of checking a namespace's audit log.
 
     Attributes:
         namespace: The namespace.

@@ -1,6 +1,6 @@
-"""Runs a command in its store's server, over a Unix socket; the client for `server.warm`.
+"""Client for `server.warm`: runs a command in the server of its store, over a Unix socket.
 
-Imports nothing slow.
+Importing this module loads nothing slow.
 
 The request is one JSON line, followed by the bytes of standard input. The response is one line of
 numbers, followed by the bytes for standard output and standard error. The server first sends a

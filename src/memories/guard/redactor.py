@@ -134,7 +134,7 @@ class Redactor(NamedTuple):
         return redact(text, personal=self.mode == "pii", user_rules=self.user_rules)
 
     def pairs(self, tags: Mapping[str, str]) -> tuple[Mapping[str, str], tuple[str, ...]]:
-        """Return tags without secrets, and the kinds of the removed secrets."""
+        """Return tags without secrets, and the kinds of secrets that were removed."""
         if not isinstance(tags, Mapping):
             return tags, ()
         kinds: list[str] = []

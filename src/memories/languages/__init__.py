@@ -1,4 +1,5 @@
-"""Detects a text's language, and knows words for times, numbers and negation in twenty languages.
+"""Detects a text's language, and provides words for times, numbers and negation in twenty
+languages.
 
 Each `.txt` file in this folder describes a language, with one line for each kind of word. To add a
 language, add a file, and list the language in `LATIN` or its script in `_SCRIPTS`. `_` stands for a
@@ -133,8 +134,8 @@ def detect(text: str) -> Sequence[str]:
 
 
 def is_evident(text: str, code: str) -> bool:
-    """Return whether a detected language is certain because of the text's script or of two words
-    that aren't English.
+    """Return whether a detected language is certain because of the text's script, or because of two
+    words that aren't English.
     """
     marks = _marks().get(code)
     if marks is None:

@@ -242,7 +242,7 @@ def _near_days(code: str) -> Iterator[_Reading]:
 
 
 def _names_alone(code: str) -> Iterator[_Reading]:
-    """Yield single weekdays or months, and repeated weekdays, which are not dates."""
+    """Yield single weekdays and months, and phrases such as "every Monday", which are not dates."""
     weekday = _any_name(code, "weekdays", is_alone=True)
     every = _any_of(code, words(code)["every"])
     yield _Reading(f"{every}{_gap(code)}{weekday}", "", ("every", "weekdays"))
@@ -252,7 +252,7 @@ def _names_alone(code: str) -> Iterator[_Reading]:
 
 
 def _numeric_dates(code: str) -> Iterator[_Reading]:
-    """Yield dates in digits, 7.5.2023, 7/5/2023, 2023年5月7日, or Chinese characters, 五月七日."""
+    """Yield dates in digits (7.5.2023, 7/5/2023, 2023年5月7日) or Chinese characters (五月七日)."""
     if code not in {"zh", "ja", "ko"}:
         date = r"(?<!\d)(?P<day>\d{1,2})(?P<sign>[./-])\s?(?P<figures>\d{1,2})(?P=sign)\s?"
         yield _Reading(f"{date}{_YEAR}", "{year}-{figures}-{day}", (_FIGURES,))
@@ -317,7 +317,7 @@ def _counted_days(code: str) -> Iterator[_Reading]:
 
 @functools.cache
 def _units(code: str) -> Mapping[str, tuple[str, str]]:
-    """Return, for each word for a time span, the unit and the number of units, usually 1."""
+    """Map each word for a time span to its unit and the number of units, usually 1."""
     units: dict[str, tuple[str, str]] = {}
     for unit in _UNITS:
         for entry in words(code)[unit]:

@@ -37,7 +37,7 @@ _WORD_WEIGHT, _HEAT_WEIGHT = 0.7, 0.3  # weights of the words and of the heat in
 
 
 class ScratchpadMatches(NamedTuple):
-    """Result of a search in scratchpads.
+    """The result of a search in scratchpads.
 
     Attributes:
         explanation: The hits, best first, as an explanation without the candidates that were

@@ -102,7 +102,7 @@ def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) ->
 
 
 class Edits(NamedTuple):
-    """Result of applying the user's edits.
+    """The result of applying the user's edits.
 
     Attributes:
         pad: The content of the file, including the edits; None if there is no readable file.

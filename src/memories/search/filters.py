@@ -93,7 +93,7 @@ class Parameter(NamedTuple):
 
     Attributes:
         name: Its key in `SearchFilters`, and its name in MCP; or the draft's attribute.
-        kind: The type of its value: text, a time, a share from 0 to 1, a whole number, true or
+        kind: The type of its value: text, a time, a number from 0 to 1, a whole number, true or
             false, or tags.
         about: Its effect, in one sentence.
         section: Its section in the command's help.
@@ -104,7 +104,7 @@ class Parameter(NamedTuple):
         scope: The only scope that it works in: `history` or `memories` if it compares something
             that only turns or only memories have; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
-            and the store must apply it; a list has only the predicate of `where`.
+            and the store must apply it; the only predicate of a list is that of `where`.
         in_scratchpad: Whether the scratchpad supports it. If so, its file must contain the value,
             and `_predicate` in `scratchpad.scratchpads` must apply it.
         hint: Additional information for a model; usually empty, since every session pays for its

@@ -156,7 +156,9 @@ class Evidence(NamedTuple):
     def standalone(
         cls, word_score: float, similarity: float | None, date: float = 0.0
     ) -> "Evidence":
-        """Return the evidence for a memory without surroundings, as a session of its own."""
+        """Return the evidence for a memory without surroundings, which counts as a session of its
+        own.
+        """
         similarity = None if similarity is None else max(0.0, similarity)
         return cls(
             word_score, word_score, None, None, similarity, similarity, similarity, date=date
@@ -339,7 +341,7 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
 
 
 def fuse(evidence: Evidence, best_word_score: float, weight: float) -> Any:
-    """Return the fused score, without the factor for age and use; if given arrays, an array.
+    """Return the fused score, without the factor for age and use; for arrays, an array.
 
     Args:
         evidence: Evidence for one candidate, or arrays for many.
@@ -509,8 +511,8 @@ def _may_answer(ranked: Ranked, near_clear: float, best_word_score: float) -> bo
     """Return whether a memory below its threshold may be the answer.
 
     A memory may be the answer if it is from a day in the query, or consists of the query's words. A
-    stale memory may also be the answer if it shares enough words with the query. For any other
-    memory, one shared word is enough, or that no clear memory is much more similar.
+    stale memory may also be the answer if it shares enough words with the query. Any other memory
+    needs only one shared word, or a similarity close to that of the best clear memory.
 
     Args:
         ranked: The memory.

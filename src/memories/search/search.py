@@ -67,7 +67,7 @@ class SearchRequest(NamedTuple):
 
     Attributes:
         query: The question.
-        alternatives: The store's filters; a record must match at least one of them. Those for
+        alternatives: The store's filters; a record must match at least one of them. Filters for
             memories come first.
         limit: The maximum number of hits.
         min_confidence: The lowest confidence of a hit.

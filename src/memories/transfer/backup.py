@@ -64,7 +64,7 @@ class BackedUp(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """Result of a restore.
+    """The result of a restore.
 
     Attributes:
         records: The number of versions and turns now in the store.

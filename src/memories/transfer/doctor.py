@@ -42,7 +42,7 @@ _RESTORE = (
 
 
 class Examined(NamedTuple):
-    """Result of an examination.
+    """The result of an examination.
 
     Attributes:
         facts: Facts about the store, by name.
@@ -61,7 +61,7 @@ class Fixed(NamedTuple):
 
 
 class Salvaged(NamedTuple):
-    """Result of `salvage`.
+    """The result of `salvage`.
 
     Attributes:
         saved: The number of records that were written.

@@ -60,7 +60,7 @@ class Rejected(NamedTuple):
 
 @dataclass(slots=True)
 class Imported:
-    """Result of an import.
+    """The result of an import.
 
     Attributes:
         imported: How many records were stored.
@@ -87,7 +87,7 @@ class Imported:
 
 
 class Checked(NamedTuple):
-    """Result of `check`.
+    """The result of `check`.
 
     Attributes:
         records: The number of records.

@@ -61,7 +61,7 @@ class PartDigest(NamedTuple):
 
 @dataclass(slots=True)
 class Migrated:
-    """Result of a migration.
+    """The result of a migration.
 
     Attributes:
         copied: The number of memories and turns that were copied. Log entries are copied too, but
@@ -318,7 +318,7 @@ def _not_a_copy(ref: Ref) -> RequestError:
 
 
 class Reembedded(NamedTuple):
-    """Result of changing the embedder.
+    """The result of changing the embedder.
 
     Attributes:
         embedded: How many records were embedded.

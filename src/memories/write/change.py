@@ -111,7 +111,7 @@ def _check(
     lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
 ) -> tuple[Draft, tuple[str, ...]]:
     """Return a draft with an update's values in their stored form, without secrets, and the kinds
-    of the secrets that were removed. The content is empty if the text stays the same.
+    of secrets that were removed. The content is empty if the text stays the same.
     """
     draft = replace(change.draft, content=change.content or "")
     kinds: list[str] = []
@@ -318,7 +318,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
 def restore_version(
     lookup: Lookup, embedder: "Embedder | None", memory_id: str, number: int, now: datetime
 ) -> Record:
-    """Append and return a version with an earlier one's text, tags, decay and confidence."""
+    """Append and return a version with the text, tags, decay and confidence of an earlier one."""
     number = validate.whole_number(number, "version")
     records = lookup.own.versions(lookup.resolve_own_id(memory_id))
     old = next((record for record in records if record.ref.position == number), None)

@@ -146,7 +146,7 @@ def _compare_words(
         if is_open and is_correction(new, old, similarity, threshold=threshold):
             corrected.append(record)
             relation = Relation.DIFFERS
-            if not difference:  # not described for dissimilar texts, unless 1.0 is passed
+            if not difference:  # treat dissimilar texts as similar, to get one
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
             similar.append(_to_similar(writer, candidate, difference))

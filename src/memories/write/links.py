@@ -138,7 +138,9 @@ def leave_correction_chains(store: Store, records: Iterable[Record]) -> None:
 def _find_newer_except(
     store: Store, record: Record, leaving: Mapping[str, Record]
 ) -> Record | None:
-    """Return the next memory in a memory's chain that isn't leaving the chain."""
+    """Return the next newer memory in a memory's chain, skipping those that are leaving the
+    chain.
+    """
     seen: set[str] = set()  # a chain that another program wrote may be circular
     while record.ref.group not in seen:
         seen.add(record.ref.group)
@@ -372,7 +374,7 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
         former: The versions with the links, from this batch and earlier ones.
 
     Returns:
-        The versions that have links still to be restored.
+        The versions whose links could not all be restored yet.
     """
     missing: list[Record] = []
     for record in former:
@@ -470,8 +472,8 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
 
     A new text is a new statement. If the old text was corrected, and the new one contradicts it or
     the end of its chain, the memory moves to the end of the chain, as a new memory would. Otherwise
-    it keeps its links if all of them still hold, as after a mere rewording. If one doesn't, it
-    leaves its chain.
+    it keeps its links if all of them still hold, as after a mere rewording. If one of them doesn't,
+    the memory leaves its chain.
 
     Args:
         store: The store of the memories, in a transaction.

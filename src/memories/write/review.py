@@ -150,7 +150,7 @@ class Review:
         return self._lookup.store.count(self._where({}))
 
     def compare(self, memories: Sequence[Memory]) -> list[Rivals]:
-        """Return, for each of these pending memories, the live memories that resemble it."""
+        """Return the live memories that resemble each of these pending memories."""
         store = self._lookup.store
         refs = [
             Ref(Collection.MEMORY, memory.namespace, memory.id, memory.version)

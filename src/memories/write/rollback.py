@@ -107,8 +107,8 @@ class Rollback(NamedTuple):
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
         selector: Selects the memories; None for all.
-        late: For each version that may be backdated, by hash: the action that wrote it, and when;
-            see `_find_written_after`.
+        late: Maps the hash of each version that may be backdated to the action that wrote it and
+            the time; see `_find_written_after`.
     """
 
     lookup: Lookup
