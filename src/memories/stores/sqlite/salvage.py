@@ -1,6 +1,6 @@
-"""Reads the intact records in a damaged store file, row by row, skipping the lost pages.
+"""Reads the intact records in a damaged store file, row by row, and skips the lost pages.
 
-Nothing in the file is trusted: every record is compared with its checksum. The file is never
+Nothing in the file is trusted: every record is compared with its checksums. The file is never
 written to.
 """
 
@@ -26,7 +26,7 @@ from memories.stores.sqlite.rows import decode_group, describe_damage, record_of
 from memories.stores.sqlite.wal import ForeignLog, refuse_foreign_log
 
 _UNREADABLE = (apsw.CorruptError, apsw.SQLError, apsw.NotADBError, apsw.IOError, UnicodeDecodeError)
-# The table and column for each part of a row of `READ`.
+# For each value in a row of `READ`, its table and column.
 _READ_COLUMNS = tuple(re.findall(r"\b([rpa])\.(\w+)", READ.partition(" FROM ")[0]))
 _TEXTS = ("ended_by", "key", "labels", "fields", "text")
 _KINDS = tuple(map(str, Collection))
@@ -38,7 +38,7 @@ class Lost(NamedTuple):
     """A record that could not be saved.
 
     Attributes:
-        seq: Its number.
+        seq: The number of its row.
         ref: Its address, if known.
         why: The reason.
     """
@@ -49,7 +49,7 @@ class Lost(NamedTuple):
 
 
 def salvage(path: Path) -> Iterator[Record | Lost]:
-    """Yield every memory and turn in a store, or a `Lost` for one that can't be read.
+    """Yield every memory and turn in a store, and a `Lost` for each that can't be read.
 
     The audit log is left out, because no other store can use it.
 
@@ -93,7 +93,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
     lost = {seq: loss for seq, loss in lost.items() if seq not in saved}
     if not lost:
         return
-    # First yield the lost records that are found in any page, then report the others as lost.
+    # Some of the lost records are found in the file's pages; report only the others as lost.
     records = {seq: record for seq, record in _find_in_pages(path) if seq in lost}
     yield from records.values()
     for seq, loss in lost.items():
@@ -104,7 +104,7 @@ def _salvage_all(path: Path) -> Iterator[Record | Lost]:
 def _has_foreign_log(path: Path) -> bool:
     """Return whether the log next to a store certainly belongs to another file.
 
-    SQLite would replay such a log, and so damage records that are still intact.
+    If so, it must not be replayed, because that would damage records that are still intact.
     """
     try:
         refuse_foreign_log(path, None)
@@ -140,7 +140,7 @@ def _salvage_without_sqlite(path: Path, reason: Exception) -> Iterator[Record | 
 
 
 class _Names(NamedTuple):
-    """The contents of the small tables that record rows refer to by id."""
+    """The contents of the small tables to which the rows of records refer by id."""
 
     pools: Mapping[int, Row]
     labels: Mapping[str, tuple[str, str]]
@@ -148,9 +148,9 @@ class _Names(NamedTuple):
 
 
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
-    """Yield the intact records in all pages, with their seqs.
+    """Yield the intact records in all pages, each with its `seq`.
 
-    A record may be found twice, once live and once ended; the ended one is yielded last.
+    A record may be found both live and ended; if it is yielded twice, the ended one comes last.
     """
     columns = _record_columns()
     names = _find_names_in_pages(path)
@@ -184,19 +184,19 @@ def _find_names_in_pages(path: Path) -> _Names:
         elif len(values) == 2 and isinstance(values[1], int):
             accesses[number] = values[1]
     for number, (collection, namespace) in pools.items():
-        # this row may be a label whose key is the name of a collection
+        # in fact, this row may be a label whose key is the name of a collection
         labels.setdefault(str(number), (collection, namespace))
     return _Names(pools, labels, accesses)
 
 
 def _record_columns() -> list[str]:
-    """Return the columns of this program's record table, in order."""
+    """Return the names of the columns of the table `record`, in order."""
     db = schema.empty()
     return [row[1] for row in db.execute("PRAGMA table_info(record)")]
 
 
 def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
-    """Return a row's record, given its columns by name."""
+    """Return the record in a row, given the row's values by column."""
     collection, namespace = names.pools[values["pool"]]
     joined = {
         "collection": collection,
@@ -232,7 +232,7 @@ class _Tables:
         self._names = _Names(pools, labels, accesses)
 
     def records(self) -> Iterator[tuple[int, Record | Lost]]:
-        """Yield every record with its seq; the index distinguishes lost rows from unused seqs."""
+        """Yield every record with its `seq`; the index shows which missing numbers were in use."""
         for row in self._read_rows("record", self._columns):
             if not isinstance(row, Lost):
                 yield self._decode(row)
@@ -261,8 +261,9 @@ class _Tables:
         return Ref(Collection(collection), namespace, decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
-        """Return each record's pool, group and position from the index, reading it from both
-        ends.
+        """Return each record's pool, group and position, as found in the index.
+
+        The index is read from both ends, in case its middle is damaged.
         """
         places: dict[int, Row] = {}
         for order in ("ASC", "DESC"):
@@ -277,7 +278,7 @@ class _Tables:
         return places
 
     def _find_last_seq(self) -> int:
-        """Return the highest seq, or a higher number if the file doesn't reveal it."""
+        """Return the highest `seq` in the file, or if it can't be found, a higher number."""
         seqs: list[Any] = [0, *self._places]
         seqs += [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name='record'")]
         seqs += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]
@@ -286,21 +287,21 @@ class _Tables:
         return last or size // 16
 
     def _read_small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table, read from the table and then from its index."""
+        """Yield the rows of a small table: first as read from the table, then from its index."""
         for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
     def _try(self, sql: str) -> Iterator[Row]:
-        """Yield rows until one of them can't be read."""
+        """Yield the rows of a query until one of them can't be read."""
         try:
             yield from self._db.execute(sql)
         except _UNREADABLE:
             return
 
     def _read_rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
-        """Yield a table's rows in order.
+        """Yield a table's rows in order, and a `Lost` for each that can't be read.
 
-        An unreadable range is halved until only single rows are lost.
+        If a range can't be read, it is halved again and again, until only single rows are lost.
         """
         expressions = [
             f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns
@@ -326,11 +327,11 @@ class _Tables:
 
 # --- pages
 #
-# To find rows that SQLite no longer finds, every leaf page is read, whether or not a tree leads to
-# it. A leaf may contain rows of any table, and earlier states of a row, so the caller must
-# recognize its rows and compare checksums. The format: https://sqlite.org/fileformat2.html
+# Every leaf page is read, even if no tree leads to it, to find rows that SQLite no longer finds. A
+# leaf may contain rows of any table, and earlier states of a row, so the caller must recognize the
+# rows that it needs and compare checksums. The format: https://sqlite.org/fileformat2.html
 
-_LEAF = 13  # first byte of a page that contains table rows
+_LEAF = 13  # the first byte of a page that contains rows of a table
 _HEADER = 100  # bytes before the first page's header
 _PAGE_SIZE = slice(16, 18)
 _PAGE_SIZES = (512, 1024, 2048, 8192, 16384, 32768)
@@ -340,14 +341,14 @@ _MAX_COLUMNS = 100
 
 
 class PageRow(NamedTuple):
-    """A row's number and columns. Texts with invalid UTF-8 contain surrogates."""
+    """A row's number and values; invalid UTF-8 in texts is decoded to surrogates."""
 
     number: int
     values: tuple[Any, ...]
 
 
 def page_rows(path: Path) -> Iterator[PageRow]:
-    """Yield every readable row in any leaf page; this process must not have the file open."""
+    """Yield all readable rows in all leaf pages; this process must not have the file open."""
     fd = os.open(path, os.O_RDONLY | (CREATING & ~os.O_CREAT))
     try:
         pages = _Pages(fd)
@@ -367,7 +368,7 @@ class _Pages:
         self.count = -(-self._length // self._size)
 
     def rows(self, number: int) -> Iterator[PageRow]:
-        """Yield the rows in the page with this number, counted from 0, if it is a table leaf."""
+        """Yield the rows in a page, if it is a leaf of a table; the first page has the number 0."""
         page = self._read(number)
         start = 0 if number else _HEADER
         if len(page) < self._size or page[start] != _LEAF:
@@ -417,7 +418,7 @@ class _Pages:
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:
-    """Decode a row's complete content into its columns."""
+    """Return a row's values, decoded from its complete content."""
     end, offset = _varint(payload, 0)
     kinds: list[int] = []
     while offset < end:
@@ -437,7 +438,7 @@ def _values(payload: bytes) -> tuple[Any, ...]:
 
 
 def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
-    """Decode a column; return its value and the offset after it."""
+    """Decode a value; return it and the offset after it."""
     if kind == 0:
         return None, offset
     if kind in (8, 9):

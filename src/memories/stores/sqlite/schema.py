@@ -145,8 +145,8 @@ ALTER TABLE turn_block ADD COLUMN pools BLOB NOT NULL DEFAULT x'';
 # --- row counts
 # With these counts, `memory tags` and `memory status` are as fast in a large store as in a small
 # one. Triggers update the counts in the transaction of each change, even if another program makes
-# the change. There are counts of live records by namespace, label and label key, of deleted
-# records, and of live records without a vector. All of them can be rebuilt from the records.
+# the change. They count live records by namespace, by label and by label key, and by namespace also
+# deleted records and live records without a vector. All counts can be rebuilt from the records.
 
 _COLUMNS = """
 -- How many records are live, are deleted, and are live without a vector.
@@ -163,8 +163,8 @@ CREATE TABLE key_pool (
 CREATE INDEX record_deleted ON record (pool, grp, position) WHERE ended_by = 'delete';
 """
 
-# The ids of a record's labels, which are stored like '3,17', as rows. Damaged ids produce no rows,
-# so that the record can still be removed.
+# Turns the ids of a record's labels, which are stored like '3,17', into rows. Damaged ids produce
+# no rows, so that the record can still be removed.
 _LABELS = (
     "json_each(iif(json_valid('[' || {row}.labels || ']'), '[' || {row}.labels || ']', '[]')) j"
 )
@@ -234,7 +234,7 @@ END;
 
 
 def _make_vector_triggers(table: str) -> str:
-    # BEFORE, because a row that replaces another one isn't new.
+    # The trigger runs BEFORE the insertion, when it can see whether the row replaces another one.
     return f"""
 CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
 WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN
@@ -248,7 +248,7 @@ END;
 """
 
 
-# Stores compare their triggers with this text, so it must never change, not even in its whitespace.
+# The triggers in a store are compared with this text, so not even its whitespace must ever change.
 CREATE_TRIGGERS = "".join(
     (
         _make_added_trigger(),
@@ -260,7 +260,7 @@ CREATE_TRIGGERS = "".join(
 _TRIGGERS = re.findall(r"CREATE TRIGGER (\w+)", CREATE_TRIGGERS)
 _DROP = "".join(f"DROP TRIGGER IF EXISTS {name};\n" for name in _TRIGGERS)
 
-# Queries for the correct counts, to check the stored counts or rebuild them.
+# Queries for the correct counts, by which the stored counts are checked or rebuilt.
 POOL_COUNTS = f"""
 SELECT p.id, count(r.seq) FILTER (WHERE {_LIVE}), count(r.seq) FILTER (WHERE {_DELETED}),
        count(r.seq) FILTER (WHERE {_LIVE} AND {_NO_VECTOR})
@@ -288,7 +288,10 @@ ADD_COUNTS = _COLUMNS + CREATE_TRIGGERS + RECOUNT
 
 @contextlib.contextmanager
 def suspend_counts(db: apsw.Connection) -> Iterator[None]:
-    """Suspend counting while vector tables are exchanged, then recount; requires a transaction."""
+    """Suspend counting while vector tables are replaced, in a transaction.
+
+    At the end, the records without a vector are counted again.
+    """
     db.execute(_DROP)
     yield
     count = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}"
@@ -297,8 +300,8 @@ def suspend_counts(db: apsw.Connection) -> Iterator[None]:
 
 # --- migrations that compute rows
 
-# Recreates a table of the word index. FTS5 can't even drop a table whose settings it can't read, so
-# the settings are rewritten first.
+# Recreates a table of the word index. The settings are rewritten first, because if FTS5 can't read
+# them, it can't even drop the table.
 RECREATE_WORDS = """
 CREATE TABLE IF NOT EXISTS {table}_config (k PRIMARY KEY, v) WITHOUT ROWID;
 DELETE FROM {table}_config;
@@ -322,7 +325,7 @@ def _make_words_erasable(db: apsw.Connection) -> None:
 
 
 def _index_words(db: apsw.Connection) -> None:
-    """Fill the empty word index and its counts, including the readable parts of damaged records."""
+    """Fill the empty word index and its counts; of damaged records, index what can be read."""
     sql = "SELECT id, value FROM label WHERE key = ?"
     speakers = {str(label): name for label, name in db.execute(sql, (SPEAKER,))}
     documents: Counter[tuple[int, bool]] = Counter()
@@ -357,7 +360,7 @@ def _index_words(db: apsw.Connection) -> None:
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
-    """Write each window's namespace into a table's blocks."""
+    """Add the namespace of each window to the blocks in a table."""
     rows: list[Any] = db.execute(
         "SELECT hi, seqs, length(bits) / (8 * ((value + 63) / 64)) "
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"
@@ -380,9 +383,7 @@ def _note_pools(db: apsw.Connection, table: str) -> None:
 
 
 def _state_crc_of_bytes(*columns: Any) -> int:
-    """Return `state_crc` for texts given as bytes, because invalid UTF-8 must not stop a
-    migration.
-    """
+    """Return `state_crc` for texts as bytes, because invalid UTF-8 must not stop a migration."""
     crc, ended_at, ended_by, fields, session = columns
     return state_crc(crc, ended_at, _decode(ended_by), _decode(fields), session)
 
@@ -394,7 +395,7 @@ def _decode(text: bytes | None) -> str | None:
 
 
 def _add_checksums(db: apsw.Connection) -> None:
-    """Add checksums for the changing parts of records and for vector codes, in old rows too."""
+    """Add checksums of the mutable parts of records and of vector codes, and fill them in."""
 
     def codes_crc(*columns: Any) -> int:
         [codes] = columns
@@ -440,7 +441,7 @@ MIGRATIONS: tuple[Migration, ...] = (
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
-    """Migrate a store from the previous version to this one, inside a transaction."""
+    """Migrate a store from the version before this one, inside a transaction."""
     migration = MIGRATIONS[version - 1]
     if isinstance(migration, str):
         db.execute(migration)
@@ -449,7 +450,7 @@ def migrate(db: apsw.Connection, version: int) -> None:
 
 
 def empty() -> apsw.Connection:
-    """Return an empty in-memory store with the newest schema and its own id."""
+    """Return an empty store in memory, with the newest schema and an id of its own."""
     db = apsw.Connection(":memory:")
     db.deserialize("main", _empty_file())
     db.execute("UPDATE store SET id = ?", (os.urandom(16).hex(),))

@@ -1,6 +1,4 @@
-"""The embedding spaces of the SQLite store: the vectors in use, the staged vectors, and the switch
-between them.
-"""
+"""The embedding spaces of the SQLite store: the one in use, the staged one, and the switch."""
 
 import functools
 import json
@@ -45,7 +43,7 @@ class StoredSpace(NamedTuple):
         return self.dimension, self.compact
 
 
-IN_USE, STAGED_PREFIX = "", "staged_"  # prefixes of names in `meta`
+IN_USE, STAGED_PREFIX = "", "staged_"  # prefixes of the names of the spaces' rows in `meta`
 NO_MODEL = "the model of its vectors can't be read"
 _NO_DIMENSION = "the length of its vectors can't be read"
 REEMBED = "embed again with: memory reembed"
@@ -53,7 +51,7 @@ _MAX_DIMENSION = 1_000_000
 
 
 def storage_space(space: Space, *, compact: bool) -> StoredSpace:
-    """Return the part of a space that the store records, without constants for searching."""
+    """Return a space as the store saves it, without the constants for searching."""
     return StoredSpace(space.model, space.dimension, compact)
 
 
@@ -101,10 +99,10 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def ensure_space(db: apsw.Connection, space: Space, *, compact: bool) -> None:
-    """Check that vectors in this space may be added; the first vector determines the space.
+    """Check that the space in use is this space; if none is in use, put this one into use.
 
     Raises:
-        EmbedderMismatch: The store's vectors are from a different space.
+        EmbedderMismatch: The store's vectors are in a different space.
     """
     stored = space_in_use(db)
     if stored is None:
@@ -114,10 +112,10 @@ def ensure_space(db: apsw.Connection, space: Space, *, compact: bool) -> None:
 
 
 def refuse_other(stored: StoredSpace, space: Space) -> None:
-    """Refuse any space but the one that the store's vectors are in.
+    """Check that the store's vectors are in this space.
 
     Raises:
-        EmbedderMismatch: The store's vectors are from a different space.
+        EmbedderMismatch: The store's vectors are in a different space.
     """
     if (stored.model, stored.dimension) != (space.model, space.dimension):
         raise other_space(stored.model, stored.dimension, space)
@@ -127,14 +125,14 @@ def refuse_other(stored: StoredSpace, space: Space) -> None:
 
 
 class StoredVectors:
-    """The vectors in one store file, with an index for each collection and code format."""
+    """The vectors in a store file, with an index for each collection and form of codes."""
 
     def __init__(self, space: Space | None, *, compact: bool) -> None:
         """Initialize; nothing is read yet.
 
         Args:
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether a store without vectors gets compact ones.
+            compact: Whether the vectors are compact if they are the store's first.
         """
         self._space, self._compact = space, compact
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
@@ -153,11 +151,11 @@ class StoredVectors:
             index.seal(db, added=len(rows))
 
     def read(self, db: apsw.Connection, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """Return records' vectors, leaving out damaged ones; see `Store.vectors`."""
+        """Return the vectors of records, without damaged ones; see `Store.vectors`."""
         vectors: dict[Ref, NDArray[np.float32]] = {}
         space = read_space(db)
         if space is None or not space.model or not space.dimension:
-            return vectors  # missing or damaged vectors
+            return vectors  # there are none, or their description is damaged
         for collection, table in VECTORS.items():
             wanted_refs = [ref for ref in refs if ref.collection == collection]
             rows = fetch(db, CODES_OF_REFS.format(table=table), (refs_json(wanted_refs),))
@@ -174,7 +172,7 @@ class StoredVectors:
         """Return the index to search; None if the store contains no vectors.
 
         Raises:
-            EmbedderMismatch: The store's vectors are from a different space.
+            EmbedderMismatch: The store's vectors are in a different space.
         """
         stored = space_in_use(db)
         if stored is None:
@@ -183,9 +181,7 @@ class StoredVectors:
         return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened with a different
-        space.
-        """
+        """Return the index of the vectors in use, whichever space the store was opened with."""
         space = form_in_use(db)
         if space is None:
             space = storage_space(require_space(self._space), compact=self._compact)
@@ -210,7 +206,7 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records that have no vectors in this space, staged or in use; ordered by seq.
+    """Return records without vectors in this space, by their `seq` in ascending order.
 
     Args:
         db: A connection inside a transaction.
@@ -218,15 +214,15 @@ def find_without(
         collection: Memories or turns.
         limit: The maximum number of records.
         damaged: Receives the damaged records, which are left out.
-        after: Only records with a greater seq.
+        after: Only records with a `seq` greater than this are returned.
     """
     condition = "r.pool IN (SELECT id FROM pool WHERE collection = ?) AND r.seq > ?"
     tables = {read_space(db, STAGED_PREFIX): STAGED, read_space(db): VECTORS}
     if space in tables:
         table = tables[space][collection]
         condition += f" AND NOT EXISTS (SELECT 1 FROM {table} v WHERE v.seq = r.seq)"
-    # NOT INDEXED: the table is read in order up to the limit; an index would be read completely and
-    # sorted.
+    # With NOT INDEXED, SQLite reads the table in order, up to the limit. Otherwise it would read an
+    # index completely and sort it.
     sql = f"SELECT r.seq FROM record r NOT INDEXED WHERE {condition} ORDER BY r.seq LIMIT ?"
     records: dict[int, Record] = {}
     while len(records) < limit:
@@ -246,12 +242,12 @@ def stage(
 ) -> None:
     """Add vectors of records to the vectors in use, or to the staged ones.
 
-    The vectors are used immediately if the store's vectors are from this space, or if it has none.
+    They are added to the vectors in use if those are in the same space, or if there are none yet.
 
     Args:
         db: A connection inside a transaction that writes.
         space: The vectors' space.
-        vectors: The vectors of each seq, for each collection.
+        vectors: For each collection, the vectors by the record's `seq`.
     """
     if read_space(db) is None:
         _write_space(db, IN_USE, space)
@@ -264,9 +260,9 @@ def stage(
 
 
 def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
-    """Replace the vectors in use with the staged ones, and build their blocks.
+    """Replace the vectors in use with the staged ones, and build the blocks of these.
 
-    Damaged records may lack staged vectors.
+    Only damaged records may lack staged vectors.
 
     Raises:
         Conflict: There are records without vectors in this space.
@@ -280,13 +276,13 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     if read_space(db) in (None, space):
         return
     if read_space(db, STAGED_PREFIX) != space:
-        drop_staged_vectors(db)  # vectors of a third space, in a store without records
+        drop_staged_vectors(db)  # the store has no records; the vectors are in a third space
     from memories.stores.sqlite.schema import suspend_counts
 
     with suspend_counts(db):
         for collection in SEARCHED:
             used, staged = VECTORS[collection], STAGED[collection]
-            # Renamed, not copied, because other writers are waiting.
+            # Rename the table instead of copying it, because other writers are waiting.
             db.execute(f"DROP TABLE {used}; ALTER TABLE {staged} RENAME TO {used}")
             db.execute(
                 f"CREATE TABLE {staged} (seq INTEGER PRIMARY KEY, codes BLOB NOT NULL, crc INTEGER)"
@@ -298,7 +294,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
 
 
 def drop_staged_vectors(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
-    """Drop all staged vectors, or only those of these records."""
+    """Drop all staged vectors or, if `seqs` are given, only those of these records."""
     for table in STAGED.values():
         if seqs is None:
             db.execute(f"DELETE FROM {table}")

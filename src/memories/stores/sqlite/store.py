@@ -70,11 +70,11 @@ if TYPE_CHECKING:
     from memories.stores.sqlite.turns import RowCache
 
 
-_REHEARSAL_BYTES = 131_072  # twice as much as a short memory adds to the log
+_REHEARSAL_BYTES = 131_072  # twice the number of bytes that a short memory adds to the log
 
 
 class _RollBack(Exception):
-    """Raised inside a successful transaction to roll it back."""
+    """Raised to roll back a transaction in which nothing failed."""
 
 
 class SQLiteStore:
@@ -93,8 +93,8 @@ class SQLiteStore:
         Args:
             path: The file.
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether vectors are stored in compact form if they are the store's first or
-                replace all others.
+            compact: Whether vectors are stored in compact form. This applies to a store's first
+                vectors, and to vectors that replace all others.
             refuse_lost: Called before a missing file is treated as new.
         """
         self.damaged = Damaged()
@@ -117,11 +117,11 @@ class SQLiteStore:
         if not self._file.path.exists():
             refuse_full(self._file.path)
             return  # the first write creates the file
-        # Checked here, because SQLite notices such a folder only when it opens a connection.
+        # This is checked here, because SQLite notices such a folder only when it opens the file.
         refuse_folder_in_the_way(self._file.path)
-        # SQLite writes at the end of a transaction. Pages flushed earlier go into the log at the
-        # next commit's position, and that commit overwrites them. No reader sees them, and no other
-        # connection's cache is dropped.
+        # Usually SQLite writes only at the end of a transaction. The pages that are flushed here go
+        # into the log, where the next commit overwrites them. No reader sees them, and no other
+        # connection drops its cache.
         with contextlib.suppress(StoreBusy, _RollBack), self._file.write(wait_seconds=0) as db:
             db.execute("INSERT INTO meta VALUES ('rehearsal', zeroblob(?))", (_REHEARSAL_BYTES,))
             db.cache_flush()
@@ -160,7 +160,7 @@ class SQLiteStore:
             raise Conflict(
                 f"another record now has the key of {patch.ref.group}; look up the key again"
             ) from exc
-        if (before.ended_at is None) != (ended_at is None):  # the record's word index changes
+        if (before.ended_at is None) != (ended_at is None):  # its words move to another table
             words.remove(db, [(seq, before)])
             words.insert(db, [(seq, pool, before._replace(ended_at=patch.ended_at))])
 
@@ -168,7 +168,7 @@ class SQLiteStore:
         """See `Store.touch`."""
         try:
             if not self._file.path.exists():
-                return False  # a count of reads doesn't begin a store
+                return False  # counting reads must not create a store
             with self._file.write(wait_seconds=0, durable=False) as db:
                 before = db.total_changes()
                 sql = "SELECT 1 FROM meta WHERE name = 'accesses' AND value = ?"
@@ -181,7 +181,7 @@ class SQLiteStore:
             # The caches contain no access counts, so they stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
-            return False  # reads still work; writes and the status report the loss
+            return False  # reads still work, and writes and the status report the loss
         except StoreDamaged:
             raise
         except (StoreError, PermissionError):
@@ -204,13 +204,13 @@ class SQLiteStore:
         """See `Store.remove`."""
         if self._file.in_write:
             raise StoreError("a permanent removal can't be part of a transaction")
-        from memories.stores.sqlite import whole_file  # noqa: F401 - loaded before erasing begins
+        from memories.stores.sqlite import whole_file  # noqa: F401 - loaded before records are gone
 
         with self._file.write() as db:
             self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
         self._file.erase_free_pages()
-        with self._file.write() as db:  # unless another erasure has begun in the meantime
+        with self._file.write() as db:  # if another erasure has begun, this changes nothing
             db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
         self.damaged.forget(set(refs).__contains__)
         return self._file.snapshots()
@@ -236,7 +236,7 @@ class SQLiteStore:
         words.remove(db, ((seq, sound.get(seq)) for seq in seqs))
         spaces.drop_staged_vectors(db, seqs)
         delete_rows(db, seqs)
-        # Each erasure has its own number, so that it can't clear the mark of another one.
+        # Each erasure has a number of its own, so that it can't clear the mark of another erasure.
         advance_epoch(db, "erasing")
 
     # --- changing the space
@@ -290,7 +290,7 @@ class SQLiteStore:
         with self._file.read() as db:
             while True:
                 rows: list[tuple[Any, ...]] = []
-                for namespace_id in namespace_ids(db, where):  # the index is sorted per namespace
+                for namespace_id in namespace_ids(db, where):  # the index sorts within a namespace
                     selected = selection(db, where, [namespace_id])
                     condition, values = selected.in_order(wanted), selected.values
                     if after is not None:

@@ -1,4 +1,4 @@
-"""Turn search in the SQLite store: `Store.matches`."""
+"""Searches turns in the SQLite store; see `Store.matches`."""
 
 import json
 import weakref
@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 
 
 class _Rows(NamedTuple):
-    """The addresses of records, the codes of their windows, and each window's row."""
+    """The addresses of records, the codes of their windows, and the row of each window."""
 
     addresses: Addresses
     codes: bytes
@@ -42,7 +42,7 @@ class _Rows(NamedTuple):
 class RowCache:
     """Cache for the rows of the last query, valid until the file changes.
 
-    Most searches repeat the same filter.
+    It helps because most searches repeat the same filter.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class RowCache:
                 return rows
         found = fetch(db, sql, values)
         rows = _read_sound(db, found, vectors, damaged)
-        # A result with damaged rows isn't cached, since each search must note the damage again.
+        # A result without its damaged rows isn't cached, since each search must note the damage.
         is_complete = len(rows.addresses.seqs) == len(found)
         if is_complete and not is_writing and len(rows.codes) <= _MAX_CACHED_BYTES:
             self._last = state, weakref.ref(db), rows
@@ -85,8 +85,8 @@ class TurnSearch(NamedTuple):
         selected: Selects the records.
         vectors: The vectors; None to search by words only.
         query: The query.
-        postings: The word index's cache.
-        rows: The row cache.
+        postings: The cache of the word index.
+        rows: The cache of rows.
         damaged: Receives the damaged parts, which are left out.
     """
 
@@ -99,9 +99,7 @@ class TurnSearch(NamedTuple):
     damaged: Damaged
 
     def run(self) -> Matches:
-        """Return all selected records if there are only a few, else the best by words and by
-        vectors.
-        """
+        """Return all selected records if there are few, else the best by words and by vector."""
         if is_large(self.db, self.selected):
             words = self._search_words()
             rows = self._read_seqs(self._find_best(words))
@@ -132,8 +130,9 @@ class TurnSearch(NamedTuple):
         return "v.codes", f"LEFT JOIN {self.vectors.table} v ON v.seq = r.seq"
 
     def _search_words(self, among: Sequence[int] | None = None) -> WordHits:
-        """Return the hits by words; none if the word index is damaged and vectors can be
-        searched.
+        """Return the hits by words.
+
+        If the word index is damaged but vectors can be searched, return no hits.
         """
         terms = self.query.terms
         try:
@@ -145,9 +144,7 @@ class TurnSearch(NamedTuple):
             return WordHits({}, {term: [] for term in terms})
 
     def _find_best(self, words: WordHits) -> set[int]:
-        """Return the best hits by words and by vectors, their neighbours, and turns from the
-        query's days.
-        """
+        """Return the best turns, their neighbours, and turns from the query's days, as `seq`s."""
         query, selected = self.query, self.selected
         similarities: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:
@@ -186,7 +183,7 @@ class TurnSearch(NamedTuple):
 def _read_sound(
     db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None, damaged: Damaged
 ) -> _Rows:
-    """Convert rows of `_ADDRESS` to columns, leaving out damaged rows, which are recorded."""
+    """Convert rows of `_ADDRESS` to columns; damaged rows are left out and noted in `damaged`."""
     try:
         return _to_columns(db, rows, vectors)
     except StoreDamaged:

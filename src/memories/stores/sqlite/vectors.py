@@ -1,6 +1,7 @@
-"""Vector search in the SQLite store: exact for few rows, in two steps for many.
+"""Vector search in the SQLite store: in one step for few rows, and in two steps for many.
 
-For many rows, the sign bits in the blocks find candidates, and the codes score the best of them.
+A few rows are all scored by their codes. Among many rows, the sign bits in the blocks find
+candidates, and only the best of these are scored by their codes.
 """
 
 import json
@@ -28,18 +29,18 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # average number of vectors between two checks for a full block
-# Multiples of this number, modulo 2**32, are spread evenly, whatever the pattern of writes.
+# Multiples of this number, modulo 2**32, are spread evenly, even if a pattern of writes skips some.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
-# If fewer than one in this many candidates matches, all rows that match the filter are scored.
+# If fewer than one candidate in this many matches the filter, all matching rows are scored.
 RARE = 50
 # Scoring this many candidates and the share below finds 99.8% of the true ten best among 100,000
 # or more rows.
 MIN_RESCORED = 300
 RESCORED_SHARE = 2000  # one more candidate is scored per this many rows
 
-# minimum number of nearest windows to score coarsely for each wanted record
+# minimum number of windows to score coarsely, for each record that is wanted
 _WINDOWS_PER_RECORD = 20
 _MAX_LABELLED = 2_000_000  # maximum number of window indexes cached for all labels together
 
@@ -47,8 +48,13 @@ Scores = dict[int, float]
 
 
 class _Windows(NamedTuple):
-    """Windows as columns: the record's seq and namespace, the bit code and its number of set
-    bits.
+    """Windows as columns.
+
+    Attributes:
+        seqs: The `seq` of the window's record.
+        pools: The id of the record's namespace.
+        bits: The window's bit code.
+        counts: The number of bits that are set in it.
     """
 
     seqs: "NDArray[np.int64]"
@@ -76,10 +82,10 @@ class _Blocks(NamedTuple):
     """Cached blocks of windows.
 
     Attributes:
-        hi: The last window's seq.
+        hi: The `seq` of the last window.
         windows: The windows.
-        labelled: For each label, the seq up to which it was looked up, and the indexes of its
-            windows.
+        labelled: For each label, the `seq` up to which windows with it were looked up, and the
+            indexes of these windows.
     """
 
     hi: int
@@ -87,7 +93,7 @@ class _Blocks(NamedTuple):
     labelled: "dict[int, tuple[int, NDArray[np.int64]]]"
 
     def count_label_indexes(self) -> int:
-        """Return how many window indexes are cached for all labels together."""
+        """Return the total number of window indexes that are cached for labels."""
         return sum(len(indexes) for _, indexes in self.labelled.values())
 
 
@@ -104,9 +110,9 @@ class VectorIndex:
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._blocks = self._no_blocks()
-        # Windows after the last block, and the epoch and last block for which they are valid.
+        # The windows after the last block, preceded by the state for which they are valid.
         self._newest: tuple[Any, _Blocks] = None, self._blocks
-        # The connection that has changed blocks and may not have committed yet.
+        # The connection that has changed blocks, and perhaps hasn't committed the changes yet.
         self._changing: apsw.Connection | None = None
 
     def _no_blocks(self) -> "_Blocks":
@@ -118,12 +124,12 @@ class VectorIndex:
     # --- writing
 
     def insert(self, db: apsw.Connection, vectors: "Sequence[tuple[int, Vector]]") -> None:
-        """Add the vectors of records, each a seq and an array of shape (windows, dimension)."""
+        """Add vectors, given for each record as its `seq` and an array (windows, dimension)."""
         sql = f"INSERT INTO {self.table} (seq, codes, crc) VALUES (?, ?, ?)"
         db.executemany(sql, self._encode(vectors))
 
     def stage(self, db: apsw.Connection, vectors: "Mapping[int, Vector]", *, in_use: bool) -> None:
-        """Add or replace the vectors for these seqs, staged or in use."""
+        """Add or replace vectors, given by `seq`, among those in use or among the staged ones."""
         table = self.table if in_use else self._staged_table
         sql = f"INSERT OR REPLACE INTO {table} (seq, codes, crc) VALUES (?, ?, ?)"
         db.executemany(sql, self._encode(list(vectors.items())))
@@ -138,7 +144,7 @@ class VectorIndex:
         return list(zip(seqs, codes, map(zlib.crc32, codes), strict=True))
 
     def seal_all(self, db: apsw.Connection) -> None:
-        """Build the blocks after all vectors were replaced."""
+        """Build all blocks, after all vectors have been replaced."""
         self.seal(db, added=BLOCK_ROWS)
         self._invalidate_caches(db)
 
@@ -147,9 +153,8 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            added: How many vectors were just inserted. After only a few, the check for a
-                full block is usually skipped, so that an append is as fast with many vectors
-                waiting for a block as with few. The larger the batch, the more likely the check.
+            added: How many vectors were just inserted. If they are few, usually no block is looked
+                for: counting the vectors that aren't in a block would make each append slower.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -157,8 +162,8 @@ class VectorIndex:
             if newest - hi < BLOCK_ROWS or not _should_look(newest, added):
                 return
             waiting = f"FROM {self.table} WHERE seq > ? ORDER BY seq LIMIT ?"
-            # Seqs of the other collection are interleaved, so the rows are counted, without reading
-            # their codes.
+            # The numbers of rows have gaps, since the other collection uses some of them. So the
+            # rows are counted first, without reading their codes.
             sql = f"SELECT count(*) FROM (SELECT seq {waiting})"
             if fetch_value(db, sql, (hi, BLOCK_ROWS)) < BLOCK_ROWS:
                 return
@@ -173,9 +178,9 @@ class VectorIndex:
     def pack_block(
         self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
     ) -> tuple[bytes, bytes, bytes]:
-        """Return the seqs, bits and namespaces for a block, given its rows.
+        """Return the packed columns of a block, given its rows, each a `seq` and its codes.
 
-        Each row is a seq and its codes.
+        The columns contain each window's `seq`, bit code and namespace.
         """
         if not rows:
             return b"", b"", b""
@@ -190,7 +195,7 @@ class VectorIndex:
         )
 
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
-        """Return the windows of rows; each row is a seq and its codes."""
+        """Return the windows in rows; each row is a `seq` and its codes."""
         seqs, codes = self._unpack(rows)
         sql = (  # one row per window, even of a damaged or removed record
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
@@ -203,12 +208,12 @@ class VectorIndex:
         return _Windows(seqs, pools.astype(smallest_type), bits, self.quantizer.bit_counts(bits))
 
     def remove(self, db: apsw.Connection, seq: int) -> None:
-        """Remove a record's vectors, and rebuild their block without them."""
+        """Remove a record's vectors, and rebuild the block that contained them."""
         db.execute(f"DELETE FROM {self.table} WHERE seq = ?", (seq,))
         self._rebuild_blocks(db, [seq])
 
     def _rebuild_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
-        """Rebuild the blocks that contain these seqs from the current vectors."""
+        """Rebuild the blocks that contain windows of these records."""
         sql = f"SELECT hi FROM {self._block_table} WHERE hi >= ? ORDER BY hi LIMIT 1"
         outdated = {fetch_value(db, sql, (seq,)) for seq in seqs} - {None}
         for hi in sorted(outdated):
@@ -223,7 +228,7 @@ class VectorIndex:
             self._invalidate_caches(db)
 
     def _invalidate_caches(self, db: apsw.Connection) -> None:
-        """Invalidate cached blocks after a change other than growth."""
+        """Invalidate cached blocks after a change other than an addition."""
         self._changing = db
         advance_epoch(db, self._epoch_name)
 
@@ -268,7 +273,13 @@ class VectorIndex:
         return highest(self.score(fetch(db, sql, selected.values), query), k)
 
     def score_exactly(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
-        """Return the score for each of these records that has a vector, given a rotated query."""
+        """Return the exact score of each of these records that has vectors.
+
+        Args:
+            db: A connection inside a transaction.
+            seqs: The `seq` of each record.
+            query: The rotated query.
+        """
         if not seqs:
             return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
@@ -277,11 +288,11 @@ class VectorIndex:
     def _find_best_in_blocks(
         self, db: apsw.Connection, selected: Selection, query: "Vector", k: int
     ) -> Scores | None:
-        """Return the `k` best records, found in the blocks; None if it is faster to score every
-        record that matches, because there are so few.
+        """Return the `k` best records, found in the blocks.
 
-        The candidates and their order depend only on the selected namespaces, so the contents of
-        other namespaces can't change a result.
+        Return None if so few records match that it is faster to score all of them. The candidates
+        and their order depend only on the selected namespaces, so the contents of other namespaces
+        can't change a result.
         """
         least = _WINDOWS_PER_RECORD * k if selected.is_plain else None
         seqs, coarse, window_count = self._score_coarsely(db, selected, query, least)
@@ -294,7 +305,7 @@ class VectorIndex:
                 candidates = seqs[np.argpartition(-coarse, wanted)[:wanted]]
             new_seqs = sorted(set(candidates.tolist()) - scored)
             scores.update(self._score_selected_records(db, selected, new_seqs, query, k))
-            # If few candidates match the filter, continue further down the list.
+            # If few candidates match the filter, continue with more candidates.
             enough = k
             if not selected.is_plain:
                 enough = min(wanted, max(MIN_MATCHING, 4 * k))
@@ -310,14 +321,14 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Return the scores of the seqs whose records are selected, computed from their codes.
+        """Return the scores of those of the `seqs` whose records are selected, from their codes.
 
         If the filter has only namespaces and labels, which were already checked, nearly all records
-        match. In that case only the `k` best are looked up and returned.
+        match. In that case, only about the `k` best are looked up and returned.
         """
         if not selected.is_plain:
-            # CROSS keeps the order: first the seqs, then each record. Otherwise SQLite would read
-            # an entire index.
+            # CROSS makes SQLite look up the record of each `seq`. Otherwise it would read an entire
+            # index.
             sql = (
                 "SELECT v.seq, v.codes FROM json_each(?) wanted "
                 "CROSS JOIN record r ON r.seq = wanted.value "
@@ -340,15 +351,15 @@ class VectorIndex:
     def _score_coarsely(
         self, db: apsw.Connection, selected: Selection, query: "Vector", least: int | None
     ) -> "tuple[NDArray[np.int64], Vector, int]":
-        """Return seqs and coarse scores for the selected windows, and the number of windows.
+        """Return the `seq` and the coarse score of selected windows, and how many are selected.
 
-        Only namespaces and labels are checked.
+        Of the filter's conditions, only namespaces and labels are checked.
 
         Args:
             db: A connection inside a transaction.
             selected: Selects the records.
             query: The rotated query.
-            least: Return at least this many of the nearest windows; None for all.
+            least: At least this many windows are scored, beginning with the nearest; None for all.
         """
         blocks = self._load_blocks(db)
         windows = blocks.windows
@@ -370,8 +381,9 @@ class VectorIndex:
     def _find_selected_windows(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
     ) -> "NDArray[np.int64] | None":
-        """Return the indexes of the windows with these namespaces and labels; None for all
-        windows.
+        """Return the indexes of the windows with the selected namespaces and labels.
+
+        Return None if these are all windows.
         """
         indexes: NDArray[np.int64] | None = None
         for label, _ in selected.labels:
@@ -390,8 +402,8 @@ class VectorIndex:
     ) -> "NDArray[np.int64]":
         """Return the indexes of the windows with a label.
 
-        Cached indexes stay valid: a record's labels never change, and `blocks` only grows. So only
-        newer records are looked up.
+        Cached indexes stay valid, because a record's labels never change, and `blocks` only grows.
+        So only the records of newer blocks are looked up.
         """
         with self._lock:
             hi, indexes = blocks.labelled.pop(label, (0, np.empty(0, dtype=np.int64)))
@@ -408,7 +420,7 @@ class VectorIndex:
         return indexes
 
     def _find_newest(self, db: apsw.Connection, hi: int, selected: Selection) -> _Windows:
-        """Return the windows with these namespaces and labels that aren't in a block yet."""
+        """Return the windows with the selected namespaces and labels that aren't in a block yet."""
         windows = self._load_newest(db, hi)
         is_own = _is_of_pools(windows.pools, selected)
         for label, _ in selected.labels:
@@ -420,7 +432,7 @@ class VectorIndex:
         return windows.take(np.flatnonzero(is_own))
 
     def _load_blocks(self, db: apsw.Connection) -> "_Blocks":
-        """Return all blocks; blocks in a valid cache aren't read again."""
+        """Return all blocks; those in a valid cache aren't read again."""
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
         with self._lock:
             cached = self._blocks if self._epoch == epoch else self._no_blocks()
@@ -434,9 +446,10 @@ class VectorIndex:
     def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
         """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
-        Some records of cached windows may have been removed in the meantime; callers that read the
-        codes don't find these records. A transaction that may write neither uses nor fills
-        the cache, because its changes may be rolled back and its seqs reused.
+        The record of a cached window may have been removed in the meantime; when the caller reads
+        the codes, it finds none for that record. A transaction that may write neither uses nor
+        fills the cache, because its changes may be rolled back, and other records may then get the
+        same `seq`.
         """
         is_writing = may_write(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))
@@ -456,8 +469,9 @@ class VectorIndex:
         return newest.windows
 
     def _read_new_blocks(self, db: apsw.Connection, cached: "_Blocks") -> "_Blocks":
-        """Return the cached blocks together with later ones, which are read one at a time to save
-        memory.
+        """Return the cached blocks together with later ones.
+
+        The later blocks are read one at a time, to save memory.
         """
         sql = (
             f"SELECT hi, length(bits), length(pools) FROM {self._block_table} "
@@ -496,7 +510,12 @@ class VectorIndex:
         return _Blocks(sizes[-1][0], windows, cached.labelled)
 
     def score(self, rows: Sequence[tuple[int, bytes]], query: "Vector") -> Scores:
-        """Return the cosine of each row's best window, given seqs, codes and a rotated query."""
+        """Return the cosine of each row's best window, by its `seq`.
+
+        Args:
+            rows: Rows, each a `seq` and its codes.
+            query: The rotated query.
+        """
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
@@ -509,7 +528,7 @@ class VectorIndex:
         return best
 
     def _unpack(self, rows: Sequence[tuple[int, bytes]]) -> "tuple[NDArray[np.int64], bytes]":
-        """Return each window's seq, and the codes of all windows."""
+        """Return the `seq` of each window, and the codes of all windows."""
         seqs, codes = zip(*rows, strict=True)
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
         with decoding_errors():
@@ -519,7 +538,7 @@ class VectorIndex:
 def _is_of_pools(
     pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection
 ) -> "NDArray[np.bool_]":
-    """Return a mask of the windows that belong to a selected namespace."""
+    """Return a mask that is True for windows in the selected namespaces."""
     is_own = np.zeros(len(pools), dtype=np.bool_)
     for pool in selected.pools:
         is_own |= pools == pool
@@ -527,7 +546,7 @@ def _is_of_pools(
 
 
 def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "NDArray[np.int64]":
-    """Return the indexes of all wanted values in `seqs`, which is sorted in ascending order."""
+    """Return the indexes at which `seqs`, in ascending order, contains any of the wanted values."""
     first = np.searchsorted(seqs, wanted, "left")
     counts = np.searchsorted(seqs, wanted, "right") - first
     if (counts == 1).all():
@@ -539,10 +558,11 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 
 
 def _should_look(newest: int, added: int) -> bool:
-    """Return whether to check for a full block; one in `_LOOK_EVERY` seqs causes a check.
+    """Return whether to check for a full block, which one `seq` in `_LOOK_EVERY` causes.
 
-    The high bits of the scrambled seq decide, because its low bits follow those of the seq.
-    Memories that are written one by one have only odd seqs, because of the log entries in between.
+    These are spread by a hash, whose high bits decide. Every 64th `seq` might never be used:
+    memories that are written one by one have only odd numbers, because each is followed by a log
+    entry.
     """
     if added >= _LOOK_EVERY:
         return True

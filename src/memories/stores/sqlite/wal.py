@@ -2,9 +2,9 @@
 
 SQLite replays any log into any file. Only the contents of both files can prove that they belong
 together, because copying or moving files changes their times and inodes. Each commit updates the
-only row of the table `store` and derives its id from the previous one. So the database file must
-contain one of the states in its log, or the state just before the first of them. The pages that the
-log changes must also be at the same positions in the database.
+only row of the table `store`, and derives the new id in it from the previous one. So the database
+file must contain one of the states in its log, or the state just before the first of these. The
+pages in the log must also be at the same positions in the database.
 """
 
 import os
@@ -30,15 +30,15 @@ from memories.stores.sqlite.whole_file import read_pages
 _READING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _HEADER_BYTES, _FRAME_HEADER_BYTES = 32, 24
 _ID, _COUNT = 32, 20
-# The start of the only row of the table `store`: its length, its number, and the types of two texts
-# of 32 and 20 bytes.
+# The first bytes of the only row of the table `store`: its length, its number, and the types of its
+# two texts, which have 32 and 20 bytes.
 _ROW = bytes((3 + _ID + _COUNT, 1, 3, 13 + 2 * _ID, 13 + 2 * _COUNT))
 _LEAF, _CELLS, _FIRST_CELL = 13, slice(3, 5), slice(8, 10)
 _CHANGES, _SCHEMA = slice(24, 28), slice(40, 44)  # counters in the first page
 
 
 class ForeignLog(StoreDamaged):
-    """The log next to an intact file belongs to another file."""
+    """Raised if the log next to an intact file belongs to another file."""
 
 
 class Log(NamedTuple):
@@ -47,7 +47,7 @@ class Log(NamedTuple):
     Attributes:
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
-        states: The states that the log leads to, each with the number of the page containing it.
+        states: The states to which the log leads, each with the number of the page it is on.
         pages: The first version of each page in the log, by page number.
         first_pages: All versions of page 1 in the log.
     """
@@ -66,9 +66,9 @@ class _Database(NamedTuple):
         is_restored: Whether it is marked as a backup.
         state: Its state; None in older schemas.
         has_moved: Whether its state is on a different page than in the log.
-        is_unreadable: Whether SQLite can't read its state, because it is damaged or contains only a
-            part of the log.
-        pages: Its own versions of the pages in the log, by page number.
+        is_unreadable: Whether SQLite can't read its state, because the database is damaged or
+            contains only a part of the log.
+        pages: The database's versions of the pages in the log, by page number.
     """
 
     is_restored: bool
@@ -110,9 +110,9 @@ def read_log(path: Path) -> Log | None:
 def _read_commits(
     fd: int, header: bytes, page_size: int
 ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-    """Yield each commit: the database size after it, and its pages with their numbers.
+    """Yield each commit: the database's size in pages after it, and its pages with their numbers.
 
-    The file is read, not mapped, because SQLite may shorten it in the meantime.
+    The log is read, not mapped into memory, because SQLite may shorten it in the meantime.
     """
     order = "<>"[header[3] & 1]
     weights = _checksum_weights(page_size // 4 + 3)
@@ -130,15 +130,13 @@ def _read_commits(
             return
         frames.append((int.from_bytes(frame[:4], "big"), page))
         page_count = int.from_bytes(frame[4:8], "big")
-        if page_count:  # 0 except in a commit's last frame
+        if page_count:  # it is 0 except in the last frame of a commit
             yield page_count, frames
             frames = []
 
 
 def _checksum_weights(count: int) -> list[int]:
-    """Return Fibonacci numbers in descending order: the weight of each word in SQLite's
-    checksum.
-    """
+    """Return the weight of each word in SQLite's checksum: Fibonacci numbers, largest first."""
     weights = [0, 1]
     while len(weights) <= count:
         weights.append((weights[-1] + weights[-2]) & 0xFFFFFFFF)
@@ -158,7 +156,7 @@ def _checksum(
 
 
 def state_in(page: bytes | None) -> StoreState | None:
-    """Return the state in a page of the table `store`; None for a page of any other table."""
+    """Return the state in a page of the table `store`; None for any other page."""
     if not page or page[0] != _LEAF or page[_CELLS] != b"\0\1":
         return None
     row = page[int.from_bytes(page[_FIRST_CELL], "big") :]
@@ -209,9 +207,7 @@ def refuse_foreign_log(path: Path, commit_note: CommitNote | None) -> None:
 
 
 def continues(log_path: Path, path: Path) -> bool:
-    """Return whether a log continues a database: it begins where the database ends, or has partly
-    been copied into it. The two may be in different folders.
-    """
+    """Return whether a log belongs to a database; the two may be in different folders."""
     log = read_log(log_path)
     if log is None:
         return False
@@ -225,7 +221,7 @@ def _leads_on(database: _Database, log: Log) -> bool:
     if not _has_layout(database, log):
         return False
     first, state = next(iter(log.states), None), database.state
-    if state is None:  # an older schema has no state; its migration, in the log, adds one
+    if state is None:  # the schema is older and has no state; a migration in the log may add it
         return first is None or first.commits <= 1
     if first is None:
         return False
@@ -235,14 +231,15 @@ def _leads_on(database: _Database, log: Log) -> bool:
 
 
 def _has_layout(database: _Database, log: Log) -> bool:
-    """Return whether a database's pages are where the log expects them; in a VACUUM copy they have
-    moved.
+    """Return whether a database's pages are where the log expects them.
+
+    In a copy made by VACUUM, they aren't.
     """
     if len(log.pages) >= log.page_count:
         return True  # the log replaces every page
     if database.has_moved:
         return False
-    if 1 not in log.pages:  # no page was added or freed, so each page has the same kind as before
+    if 1 not in log.pages:  # no page was added or freed, so each page is of the same kind as before
         return all(database.pages[number][:1] == page[:1] for number, page in log.pages.items())
     before, after = database.pages[1], log.pages[1]
     if before in log.first_pages:
@@ -254,8 +251,8 @@ def _has_layout(database: _Database, log: Log) -> bool:
 def _read_database(path: Path, log: Log) -> _Database:
     """Read a database without its log.
 
-    It is opened with apsw, like every store file: opening and closing it in any other way would
-    cancel this process's locks.
+    Like every store file, it is opened with apsw: opening and closing the file in any other way
+    would cancel this process's locks.
     """
     pages = read_pages(path, log.page_size, log.pages)
     in_pages = None

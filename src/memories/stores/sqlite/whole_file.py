@@ -1,6 +1,6 @@
-"""Creates and migrates whole store files, and overwrites their erased bytes.
+"""Creates and migrates whole store files, and overwrites erased bytes in them.
 
-Searches and writes in a file with the current schema don't need this module.
+Searching or writing to a file with the current schema doesn't need this module.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from memories.stores.protocol import RefuseLost
 from memories.stores.sqlite import engine
 
 _FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
-_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # size of a page header by the page's first byte
+_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # by a page's first byte, its header's size
 _PAGES_AT_ONCE = 256
 
 
@@ -47,7 +47,7 @@ def refuse_lost(path: Path, refuse_mirrored: RefuseLost) -> None:
     """
     log = Path(f"{path}-wal")
     with contextlib.suppress(FileNotFoundError):
-        # The path comes last, because another process may create the store in the meantime.
+        # The path is checked last, because another process may be creating the store.
         if log.stat().st_size and not os.path.lexists(path):
             raise StoreDamaged(
                 f"{path} is gone, but its log {log.name} is still there; put the file back, or "
@@ -59,9 +59,8 @@ def refuse_lost(path: Path, refuse_mirrored: RefuseLost) -> None:
 def create(path: Path, empty: apsw.Connection) -> None:
     """Create a store file under another name and rename it, so that it is never incomplete.
 
-    First the file is written without a log, and SQLite syncs it; only then is a log added. So the
-    renamed file is complete. After a failure, the incomplete file is removed, if not at once then
-    by the next attempt.
+    The file is written and synced without a log, which is added only then. After a failure, the
+    incomplete file is removed at once or, if that fails, by the next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")
     _remove(scratch)
@@ -81,7 +80,7 @@ def create(path: Path, empty: apsw.Connection) -> None:
             connection.close()
         put_in_place(scratch, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # the disk that failed may fail again
+        with contextlib.suppress(OSError):  # the disk may fail again
             _remove(scratch)
         raise
 
@@ -94,7 +93,7 @@ def _remove(scratch: Path) -> None:
 def migrate(
     connection: apsw.Connection, path: Path, apply: Callable[[apsw.Connection, int], None]
 ) -> None:
-    """Take a snapshot of a file, then migrate its older schema; the caller holds the lock.
+    """Take a snapshot of a file with an older schema, then migrate it; the caller holds the lock.
 
     Args:
         connection: A connection to the file.
@@ -102,7 +101,7 @@ def migrate(
         apply: Applies the migration with the given number.
     """
     version = connection.pragma("user_version")
-    if version < engine.SCHEMA_VERSION:  # otherwise another process has migrated the file
+    if version < engine.SCHEMA_VERSION:  # another process may already have migrated the file
         _take_snapshot(connection, path.with_name(f"{path.name}.v{version}.backup"))
     for number in range(version + 1, engine.SCHEMA_VERSION + 1):
         connection.execute("BEGIN IMMEDIATE")
@@ -120,10 +119,10 @@ def migrate(
 
 def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
     if target.exists():
-        return  # an interrupted migration left this snapshot, which is better than a new one
+        return  # the snapshot of an interrupted migration is better than a new one
     scratch = target.with_name(f".{target.name}.new")
     scratch.unlink(missing_ok=True)
-    # Otherwise VACUUM INTO would create it with mode 0644.
+    # The file is created first, because VACUUM INTO would create it with mode 0644.
     fd = os.open(scratch, CREATING | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         connection.execute("VACUUM INTO ?", (str(scratch),))
@@ -137,7 +136,7 @@ def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
 
 
 def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from a version of this program that didn't overwrite deleted bytes."""
+    """Rewrite a file from an earlier version that didn't overwrite deleted bytes."""
     db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
     try:
         db.execute("VACUUM")
@@ -150,8 +149,8 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
     """Overwrite the unused bytes between the cell list and the cells of each page.
 
     SQLite leaves copies of cells there when it moves them to other pages, and `secure_delete`
-    doesn't reach them. Only unused bytes are written, so readers don't have to wait. At the
-    next commit, they drop the pages in their caches.
+    doesn't overwrite these copies. Only unused bytes are written, so readers don't have to wait.
+    Their caches may contain the old bytes until the next commit.
 
     Args:
         db: A connection to the file; its page cache is dropped.
@@ -178,7 +177,7 @@ def overwrite_gaps(db: apsw.Connection, path: Path) -> None:
 
 
 def _find_gap(pages: bytes, offset: int, page_size: int, *, header: int) -> tuple[int, int]:
-    """Return the start and end of a page's unused middle, which are equal if there is none."""
+    """Return the start and end of the unused bytes in a page; they are equal if there are none."""
     start = offset + header
     kind = pages[start]
     if kind not in _TREE_HEADER_BYTES:

@@ -1,10 +1,10 @@
 """Word search in the SQLite store: FTS5 finds records by word, and this module computes BM25.
 
 The words are the tokens of `stores.words`, as in every store. There are three tables: for live
-memories, turns and ended records. In each table, every namespace has its own tokens
-(`rows.prefix_tokens`), and `corpus` counts its records and their tokens. So other namespaces affect
-neither the scores nor a search's duration, and old versions and turns don't affect how rare a
-word is in live memories.
+memories, for live turns, and for ended records. In each table, every namespace has tokens of its
+own (`rows.prefix_tokens`), and the table `corpus` counts each namespace's records and tokens. So
+other namespaces affect neither scores nor the duration of a search, and old versions and turns
+don't affect how rare a word is in live memories.
 """
 
 import array
@@ -37,20 +37,20 @@ from memories.stores.words import K1, B, Term, WordHits, highest, parse, rarity,
 
 _MAX_TOKENS = 2**32
 _MAX_COUNTS = 2_000  # maximum number of term counts cached for each connection
-# a seq this far beyond the known ones is checked, because it is probably damaged
+# a `seq` that exceeds the known ones by more than this is checked, because it may be damaged
 _MAX_GAP = 1_000_000
 # In namespaces with more records than this, a search leaves out words that very many records
-# contain. Ranking takes time for every matching record, and such words are the least informative.
+# contain. Ranking each matching record takes time, and such words say the least about a record.
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-# the number of best hits to which a filter is applied first, as a multiple of `k`
+# a filter is first applied to this many times `k` hits, the best ones
 _SURPLUS = 4
 # If a label has at most this many records, they are listed; otherwise, each match is checked.
 _MAX_COLLECTED = 4_096
-_MAX_SPREAD = 4  # a range with at most this many seqs per record is read completely
+_MAX_SPREAD = 4  # a range is read completely if it has at most this many rows per wanted record
 
-SEGMENT_SHIFT = 37  # the bits of a page id above these contain the number of its segment
+SEGMENT_SHIFT = 37  # a page's id, without its lowest 37 bits, is the number of its segment
 
 Scores = dict[int, float]
 
@@ -61,9 +61,9 @@ Scores = dict[int, float]
 class Postings:
     """Cache for one store file: how many records contain a term, and how many tokens a record has.
 
-    Term counts are valid until the next commit by any connection. A record's number of tokens never
-    changes, except by a repair. A transaction that may write doesn't fill the cache, because its
-    changes may be rolled back.
+    The first are valid until any connection commits. A record's number of tokens is always valid,
+    except after a repair. A transaction that may write doesn't fill the cache, because its changes
+    may be rolled back.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Postings:
         self._sizes: tuple[int | None, array.array[int]] = None, array.array("I")
 
     def snapshot(self, db: apsw.Connection) -> "Snapshot":
-        """Return the index as a connection's transaction sees it, with its cached values."""
+        """Return the index as a connection's transaction sees it, with the valid cached values."""
         cached_epoch, sizes = self._sizes
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (WORDS_EPOCH,))
         is_writing = may_write(db)
@@ -88,7 +88,7 @@ class Snapshot(NamedTuple):
     Attributes:
         db: A connection inside a transaction.
         counts: How many records match, by table, FTS5 query and limit.
-        sizes: The number of tokens in a record, by seq; 0 if unknown.
+        sizes: The number of tokens in a record, by its `seq`; 0 if unknown.
     """
 
     db: apsw.Connection
@@ -101,9 +101,9 @@ class Snapshot(NamedTuple):
         Args:
             table: The index.
             match: The term's FTS5 query.
-            tokens: For a term that is one complete token, the token as each namespace stores it;
-                counting these takes half the time. Empty for other terms.
-            limit: Stop counting at this number; -1 for no limit.
+            tokens: If the term is one complete token, that token as each namespace stores it;
+                counting tokens takes half the time. Empty for other terms.
+            limit: The number at which counting stops; -1 for no limit.
         """
         key = table, match, limit
         count = self.counts.get(key)
@@ -120,7 +120,7 @@ class Snapshot(NamedTuple):
     def count_occurrences(
         self, table: str, tokens: Sequence[str], condition: str, values: Sequence[str | int]
     ) -> dict[int, int]:
-        """Return how often records contain a token, by seq and in seq order.
+        """Return how often each record contains a token, by the record's `seq` in ascending order.
 
         FTS5's instance table contains one row for each occurrence, and SQLite reads it without
         calling Python.
@@ -128,7 +128,8 @@ class Snapshot(NamedTuple):
         Args:
             table: The index.
             tokens: The token as each namespace stores it.
-            condition: The end of a SQL condition on `doc`, the seq.
+            condition: A SQL condition on `doc`, the record's `seq`; it begins with AND, or is
+                empty.
             values: The condition's SQL values.
         """
         sql = (
@@ -145,7 +146,7 @@ class Snapshot(NamedTuple):
         return Counter(seqs)
 
     def load_sizes(self, table: str, seqs: Iterable[int]) -> None:
-        """Look up the number of tokens in these records, unless already known."""
+        """Look up the number of tokens in each of these records, unless it is already known."""
         sizes = self.sizes
         length = len(sizes)
         unknown_record = apsw.CorruptError(f"fts5: {table} has a row without a record")
@@ -174,9 +175,9 @@ class Snapshot(NamedTuple):
 
 
 def varints_in(block: bytes) -> Iterator[int]:
-    """Yield FTS5's variable-length numbers.
+    """Yield the numbers in a block of FTS5, which have variable lengths.
 
-    Each byte contains seven bits; the eighth bit is set in all bytes except the last.
+    Each byte contains seven bits of a number; its eighth bit is set unless the byte is the last.
     """
     number = length = 0
     for byte in block:
@@ -199,7 +200,7 @@ def count_tokens(size: bytes) -> int:
 
 @contextlib.contextmanager
 def _words_errors(db: apsw.Connection) -> Iterator[None]:
-    """Report SQLite's errors as index damage; use this only around statements on the index."""
+    """Report SQLite's errors as damage to the index; use this only around statements on it."""
     try:
         yield
     except (apsw.CorruptError, apsw.SQLError, apsw.ConstraintError) as exc:
@@ -210,7 +211,12 @@ def _words_errors(db: apsw.Connection) -> Iterator[None]:
 
 
 def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None:
-    """Index the words of records, each with its seq and its namespace's id."""
+    """Index the words of records.
+
+    Args:
+        db: A connection in a transaction.
+        rows: Records, each with its `seq` and the id of its namespace.
+    """
     texts: dict[str, list[tuple[int, str]]] = {}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
@@ -234,8 +240,8 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
     Args:
         db: A connection in a transaction.
-        rows: Records with their seqs. A damaged record is None; its words are collected from the
-            entire index.
+        rows: Records, each with its `seq`. None stands for a damaged record; its words are
+            collected from the entire index.
     """
     rows = list(rows)
     with _words_errors(db):
@@ -249,7 +255,7 @@ def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> No
 
 
 def _remove_row(db: apsw.Connection, table: str, seq: int, record: Record | None) -> list[str]:
-    """Remove a record's row, if any, from one table; return its tokens."""
+    """Remove a record's row from one table, if the table has one; return the row's tokens."""
     sql = f"SELECT r.pool, d.sz FROM {table}_docsize d JOIN record r ON r.seq = d.id WHERE d.id = ?"
     removed: list[str] = []
     for pool, size in fetch(db, sql, (seq,)):
@@ -270,13 +276,13 @@ def _has_words(
 ) -> bool:
     """Return whether a row consists of exactly these tokens.
 
-    It doesn't if it was written with a different version of Unicode, which split the text
+    It may have others if it was written with another version of Unicode, which split the text
     differently.
     """
     if len(tokens) != count:
         return False
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
-    # A repeated phrase takes as long to find as the text is long, so each is looked up once.
+    # Each phrase is looked up only once: finding one that a text repeats takes long in a long text.
     phrases = set(map(" ".join, by_count(tokens, _PHRASE_TOKENS)))
     return all(fetch(db, sql, (f'"{phrase}"', seq)) for phrase in phrases)
 
@@ -284,9 +290,9 @@ def _has_words(
 def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> None:
     """Erase the copies of removed tokens that FTS5's secure-delete leaves behind.
 
-    The page table contains a key for each page: the start of its first token. The key stays after
-    that token is removed, and after a merge has moved the page. A segment that a merge has used up
-    also keeps its pages until the merge ends.
+    The page table contains a key for each page: the beginning of its first token. This key stays
+    when that token is removed, and when a merge moves the page. And when a merge has used up a
+    segment, the segment's pages stay until the merge ends.
     """
     first_pages = read_segments(db, table)
     # In FTS5's pages, a 0 precedes every token.
@@ -318,7 +324,8 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
 def _first_token(page: bytes) -> bytes:
     """Return a page's first token.
 
-    The page header contains the footer's offset. The footer's first number is the token's offset.
+    The page's header contains the offset of the footer, whose first number is the offset of the
+    token.
     """
     footer = int.from_bytes(page[2:4], "big")
     text = page[next(varints_in(page[footer:])) :]
@@ -330,10 +337,10 @@ def _first_token(page: bytes) -> bytes:
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
     """Return the first page of each segment in an index; 0 if a merge has used up the segment.
 
-    The structure record, row 10 of the data table, lists the segments. After a cookie of 4 bytes
-    come variable-length numbers. The first three count the levels, segments and writes. Each level
-    then has the number of segments being merged, the number of all its segments, and for each
-    segment its number, first page and last page.
+    The structure record, row 10 of the data table, lists the segments. It begins with a cookie of 4
+    bytes, which is followed by variable-length numbers. The first three count the levels, segments
+    and writes. They are followed, for each level, by the number of its segments that are being
+    merged, the number of all its segments, and each segment's number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
     numbers = varints_in(structure[4:] if type(structure) is bytes else b"")
@@ -377,8 +384,8 @@ def find_best(
         k: The number of records.
     """
     scores = search_words(db, postings, selected, terms).scores
-    # To apply a filter, the record of each match must be looked up. For all matches, that would
-    # take as long as ranking them.
+    # Applying the filter means looking up each record. For all hits, that would take as long as
+    # ranking them.
     count = k if selected.is_broad else _SURPLUS * k
     while True:
         candidates = highest(scores, count)
@@ -397,17 +404,15 @@ def search_words(
 ) -> WordHits:
     """Return the terms' hits among records with the selected namespaces and labels.
 
-    The filter's other conditions are ignored.
-
-    Among many records, only the rarer terms are searched for; if no term is rare, see
-    `_score_common`.
+    The filter's other conditions are ignored. Among many records, only the rarer terms are searched
+    for; if no term is rare, see `_score_common`.
 
     Args:
         db: A connection inside a transaction.
         postings: The index's cache.
         selected: Selects the records.
         terms: The terms.
-        among: The only seqs to consider, if few records are selected.
+        among: If few records are selected, the `seq` of each, so that only these are searched.
     """
     hits = WordHits({}, {})
     parsed_terms = {term: parse(term) for term in terms}
@@ -434,12 +439,12 @@ def search_words(
 
 
 def document_count(db: apsw.Connection, selected: Selection) -> int:
-    """Return the number of records that a search covers in the selected namespaces."""
+    """Return the number of records in the selected namespaces, including ended ones if selected."""
     return sum(corpus.documents for corpus in _read_corpora(db, selected))
 
 
 class _Corpus(NamedTuple):
-    """The size of the live records, or of the ended ones, and the table of their words."""
+    """Statistics of the live records, or of the ended ones, and the table with their words."""
 
     table: str
     pools: tuple[int, ...]
@@ -448,9 +453,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """A search's limits: a SQL condition on `{seq}`, the condition's values, and the maximum
-    number of records.
-    """
+    """A search's limits: a SQL condition on `{seq}` with its values, and the most rows to rank."""
 
     condition: str
     values: tuple[str | int, ...]
@@ -463,9 +466,9 @@ class _TermQuery(NamedTuple):
     Attributes:
         term: The term.
         match: Its FTS5 query.
-        tokens: For a term that is one complete token, the token as each namespace stores it; else
+        tokens: If the term is one complete token, that token as each namespace stores it; else
             empty.
-        holders: How many records contain it.
+        holders: How many records contain the term.
     """
 
     term: str
@@ -475,13 +478,13 @@ class _TermQuery(NamedTuple):
 
 
 def _make_scope(selected: Selection, among: Sequence[int] | None) -> _Scope:
-    """Return a search's limits; the conditions are chosen for speed.
+    """Return a search's limits, with the condition that is fastest to check.
 
-    SQLite reads the values of an IN list once per term; after that, checking a record takes 0.1 µs.
+    SQLite reads the values of an IN list once per term; then, checking a record takes 0.1 µs.
     """
     if among is not None:
         first, last = (min(among), max(among)) if among else (0, -1)
-        # the caller drops the other records in the range
+        # the range may contain other records, which the caller drops
         if last - first < _MAX_SPREAD * len(among):
             return _Scope(" AND {seq} BETWEEN ? AND ?", (first, last), _RANK_ALL_ROWS)
         condition = " AND +{seq} IN (SELECT value FROM json_each(?))"
@@ -514,9 +517,9 @@ def _read_corpora(db: apsw.Connection, selected: Selection) -> list[_Corpus]:
 def _make_queries(
     snapshot: Snapshot, corpus: _Corpus, terms: Mapping[str, Term | None], max_rows: int
 ) -> list[_TermQuery]:
-    """Return queries for the terms that occur in any record, the rarest first.
+    """Return queries for those terms that any record contains, the rarest first.
 
-    In a large corpus, counting a term's records stops just above `max_rows`.
+    In a large corpus, counting the records with a term stops just above `max_rows`.
     """
     limit = -1 if corpus.documents <= _RANK_ALL_ROWS else max_rows + 1
     queries: list[_TermQuery] = []
@@ -525,7 +528,7 @@ def _make_queries(
             continue
         own = tuple(prefix_tokens(pool, parsed.tokens) for pool in corpus.pools)
         star = "*" if parsed.open_ended else ""
-        # quoted, so that no term is an operator
+        # quoted, so that FTS5 takes no term for an operator
         match = " OR ".join([f'"{tokens}"{star}' for tokens in own])
         is_whole_token = len(parsed.tokens) == 1 and not parsed.open_ended
         tokens = own if is_whole_token else ()
@@ -536,7 +539,7 @@ def _make_queries(
 
 
 def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float]:
-    """Return the function that computes a term's BM25 from its occurrences and a record's size.
+    """Return a function that computes a term's BM25 from its occurrences and the record's size.
 
     The formula is the one in `stores.words.score`.
     """
@@ -553,7 +556,7 @@ def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float
 def _add_gains(
     snapshot: Snapshot, corpus: _Corpus, query: _TermQuery, scope: _Scope, hits: WordHits
 ) -> None:
-    """Add a term's gain to the scores of the records that contain it."""
+    """Add a term's BM25 to the scores of the records that contain the term."""
     table = corpus.table
     if query.tokens:
         condition = scope.condition.format(seq="doc")
@@ -566,7 +569,7 @@ def _add_gains(
         occurrences = dict(fetch(snapshot.db, sql, (query.match, *scope.values)))
     snapshot.load_sizes(table, occurrences)
     gain, scores, sizes = _make_gain(corpus, query), hits.scores, snapshot.sizes
-    # a record's size is missing if the index is damaged; leave that record out
+    # if the index is damaged, a record's size may be missing; leave that record out
     holders = [seq for seq in occurrences if sizes[seq]]
     for seq in holders:
         scores[seq] = scores.get(seq, 0.0) + gain(occurrences[seq], sizes[seq])
@@ -595,7 +598,7 @@ def _score_common(
             continue  # the index is damaged
         hits.scores[seq] = 0.0
         for number, (term, gain) in enumerate(gains):
-            # One frequency per namespace; only that of the record's own namespace can exceed 0.
+            # There is a frequency per namespace; only that of the record's namespace can exceed 0.
             own = frequencies[number * pool_count : (number + 1) * pool_count]
             occurrences = max(own)
             if occurrences:
@@ -608,9 +611,9 @@ def _find_newest(
 ) -> dict[int, bytes]:
     """Return up to `_RANK_AT_MOST` records: the newest that contain all terms.
 
-    If these are too few, the newest with the two rarest terms are added, and after them the newest
-    with the rarest term. Each record has the frequencies of all terms: for each term, one byte per
-    namespace.
+    If there are fewer, the newest with the two rarest terms are added, and then the newest with the
+    rarest term. Each record is returned with the frequencies of all terms: for each term, one byte
+    per namespace.
     """
     table = corpus.table
     sql = (
@@ -622,7 +625,7 @@ def _find_newest(
     rows: dict[int, Any] = {}
     for term_count in dict.fromkeys((len(queries), min(2, len(queries)), 1)):
         match = " AND ".join(f"({query.match})" for query in queries[:term_count])
-        if term_count < len(queries):  # the first part makes FTS5 count the other terms, too
+        if term_count < len(queries):  # with `any_term`, FTS5 counts the other terms, too
             match = f"({any_term}) AND {match}"
         limit = _RANK_AT_MOST - len(rows)
         rows.update(fetch(db, sql, (match, *scope.values, limit)))
