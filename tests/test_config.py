@@ -32,7 +32,7 @@ def trusted_dotenv(folder: Path, text: str) -> None:
     trust.approve(folder / ".env", registers({}))
 
 
-def test_the_example_of_dotenv_matches_the_table_of_settings(tmp_path: Path) -> None:
+def test_the_dotenv_example_matches_the_settings_table(tmp_path: Path) -> None:
     written = (ROOT / ".env.example").read_text()
     made = subprocess.run(
         [sys.executable, ROOT / "tools" / "env_example.py"],
@@ -128,7 +128,7 @@ def test_a_quota_can_have_at_most_15_digits(tmp_path: Path) -> None:
         ("[::1]", "[::1]"),
     ],
 )
-def test_the_host_of_chroma_may_be_a_name_or_any_ip_address(
+def test_the_chroma_host_may_be_a_name_or_any_ip_address(
     host: str, in_url: str, tmp_path: Path
 ) -> None:
     config = load_config(environment={"CHROMADB_HOST": host}, folder=tmp_path)
@@ -256,9 +256,7 @@ def test_an_empty_key_counts_as_unset(variable: str, tmp_path: Path) -> None:
         ("CHROMADB_HOST", "[::1", "must be a host name or an IP address"),
     ],
 )
-def test_settings_of_services_are_checked(
-    variable: str, value: str, said: str, tmp_path: Path
-) -> None:
+def test_service_settings_are_checked(variable: str, value: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(environment={variable: value}, folder=tmp_path)
     assert str(caught.value) == f'{variable} (environment) {said}, not "{value}"'

@@ -170,7 +170,7 @@ def test_the_guide_names_each_setting_with_its_default() -> None:
     assert wrong == []
 
 
-def test_the_page_of_commands_matches_the_program() -> None:
+def test_the_commands_page_matches_the_program() -> None:
     spec = importlib.util.spec_from_file_location("tables_of_docs", ROOT / "tools" / "tables.py")
     assert spec is not None
     assert spec.loader is not None

@@ -48,9 +48,7 @@ PROMISES = {
     "`memory backup` and": ["test_a_backup_is_verified_and_restores"],
     "ten tools over MCP": ["test_an_agent_connects_over_mcp"],
     "`memory serve` serves a web page": ["test_a_person_searches_on_the_page"],
-    "`memory disconnect claude-code` restores": [
-        "test_disconnect_restores_the_settings_of_the_host"
-    ],
+    "`memory disconnect claude-code` restores": ["test_disconnect_restores_the_hosts_settings"],
 }
 
 WRITER = """
@@ -473,7 +471,7 @@ main()
 """
 
 
-def test_disconnect_restores_the_settings_of_the_host(tmp_path: Path, home: Path) -> None:
+def test_disconnect_restores_the_hosts_settings(tmp_path: Path, home: Path) -> None:
     user = tmp_path / "user"
     settings = user / ".claude" / "settings.json"
     settings.parent.mkdir(parents=True)

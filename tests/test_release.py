@@ -45,7 +45,7 @@ def test_the_registry_starts_this_version_with_uvx() -> None:
     assert mark in (ROOT / "README.md").read_text()  # PyPI verifies the owner by this mark
 
 
-def test_the_bundle_of_claude_desktop_has_every_tool_and_this_version() -> None:
+def test_the_claude_desktop_bundle_has_every_tool_and_this_version() -> None:
     from memories.mcp.server import TOOLS
 
     bundles = tool("bundles").bundles()
@@ -57,7 +57,7 @@ def test_the_bundle_of_claude_desktop_has_every_tool_and_this_version() -> None:
     assert project["dependencies"] == [f"memoriae=={memories.__version__}"]
 
 
-def test_the_extension_of_gemini_is_at_the_root_of_its_archives() -> None:
+def test_the_gemini_extension_is_at_the_root_of_its_archives() -> None:
     bundles = tool("bundles").bundles()
     assert bundles == tool("bundles").bundles()  # reproducible
     for system in ("linux", "darwin"):
@@ -69,7 +69,7 @@ def test_the_extension_of_gemini_is_at_the_root_of_its_archives() -> None:
     assert "gemini-extension.json" in names
 
 
-def test_the_links_of_the_page_install_the_server() -> None:
+def test_the_links_on_the_page_install_the_server() -> None:
     page = (ROOT / "docs" / "connect.md").read_text()
     [cursor] = re.findall(r"cursor://anysphere\.cursor-deeplink/mcp/install\?\S+", page)
     query = parse_qs(urlsplit(cursor.rstrip("`")).query)

@@ -671,7 +671,7 @@ def test_a_memory_restored_during_a_change_has_the_vector_of_its_content(interru
     assert hit.similarity > 0.99
 
 
-def test_a_search_does_not_restore_a_memory_deleted_meanwhile(
+def test_a_search_does_not_restore_a_memory_deleted_in_the_meantime(
     interrupted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs, _ = interrupted
@@ -758,7 +758,7 @@ def test_shared_memories_are_changed_only_in_their_namespace(memories: Memories)
     assert memories.get(shared.id).content == "apples"
 
 
-def test_memories_of_one_millisecond_are_listed_newest_first(tmp_path: Path) -> None:
+def test_memories_from_the_same_millisecond_are_listed_newest_first(tmp_path: Path) -> None:
     now = datetime(2026, 5, 1, tzinfo=UTC)
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", clock=lambda: now) as memories:
         contents = [f"statement {number}" for number in range(600)]

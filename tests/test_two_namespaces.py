@@ -365,7 +365,7 @@ def test_a_memory_of_another_namespace_cannot_be_replaced(copy_store: Callable[[
         bob.create("the harbour is open", supersedes=theirs)
 
 
-def test_an_unreadable_entry_of_the_log_is_reported_with_its_namespace(
+def test_an_unreadable_log_entry_is_reported_with_its_namespace(
     copy_store: Callable[[], str],
 ) -> None:
     with open_as(copy_store(), "bob") as bob:

@@ -73,7 +73,7 @@ def test_inputs_are_unique_and_identical_in_every_run() -> None:
     assert all(secret in text for text, secret in inputs.secrets())
 
 
-def test_escapes_of_json_are_undone() -> None:
+def test_json_escapes_are_decoded() -> None:
     assert unescape(r"Z\u00fcrich \"quoted\" C:\\x") == 'Zürich "quoted" C:\\x'
 
 

@@ -271,9 +271,7 @@ def test_restore_also_takes_the_id_of_a_memory(
 def test_an_old_log_does_not_change_the_restored_store(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, log: str, missing: bool
 ) -> None:
-    """A killed process has left its log, or the log belongs to another file, or its file is
-    missing.
-    """
+    """A killed process has left its log, or the log belongs to another file or to a missing one."""
     before, file = everything(memory), memory("backup").json["backup"]
     killed = "import os, sys; from memories import Memories\n"
     killed += "memories = Memories(sys.argv[1], embedder='none')\n"
@@ -346,7 +344,7 @@ def test_salvage_ignores_the_log_of_another_file(
     assert Path(f"{kept}-wal").read_bytes() == Path(f"{there}-wal").read_bytes()
 
 
-def test_a_touched_file_is_saved_with_its_log(
+def test_a_file_with_a_changed_modification_time_is_salvaged_with_its_log(
     memory: Command, ids: list[str], store: Path, run_python: RunPython, folder: Path
 ) -> None:
     run_python(KILLED, url(store), check=False)

@@ -256,7 +256,7 @@ def test_a_bad_turn_is_refused_and_no_turn_is_stored(
 
 
 def test_the_error_names_a_path_that_cannot_be_opened(memory: Command, folder: Path) -> None:
-    """Row 64; `test_transfer_commands` has pipes and devices."""
+    """Row 64. For pipes and devices, see `test_transfer_commands`."""
     (folder / "dangling").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
     for name, reason in (

@@ -248,7 +248,7 @@ def test_a_hook_keeps_the_variables_that_the_user_added(
     assert not file.exists() or not commands_of(file)
 
 
-def test_several_hooks_of_an_event_become_one_and_keep_its_variables(
+def test_several_hooks_for_an_event_become_one_that_keeps_their_variables(
     memory: Command, user: Path
 ) -> None:
     memory("connect", "claude-code")
@@ -266,7 +266,7 @@ def test_several_hooks_of_an_event_become_one_and_keep_its_variables(
 
 
 @pytest.mark.parametrize("host", load_hosts())
-def test_later_changes_of_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
+def test_later_changes_by_another_program_are_kept(host: str, memory: Command, user: Path) -> None:
     """Only our entries are removed from a file that another program has changed, even without the
     register.
     """
@@ -363,7 +363,7 @@ def test_cursor_gets_only_hooks_that_it_supports(memory: Command, user: Path) ->
     assert not file.exists()
 
 
-def test_other_hooks_in_the_file_of_cursor_are_kept(memory: Command, user: Path) -> None:
+def test_other_hooks_in_cursors_file_are_kept(memory: Command, user: Path) -> None:
     file = user / ".cursor" / "hooks.json"
     file.parent.mkdir()
     mine = {
@@ -388,7 +388,7 @@ def test_other_hooks_in_the_file_of_cursor_are_kept(memory: Command, user: Path)
     assert json.loads(file.read_text()) == mine
 
 
-def test_a_missing_hook_of_cursor_is_reported(memory: Command, user: Path, folder: Path) -> None:
+def test_a_missing_cursor_hook_is_reported(memory: Command, user: Path, folder: Path) -> None:
     memory("connect", "cursor", "--capture")
     file = user / ".cursor" / "hooks.json"
     file.write_text(file.read_text().replace(str(PROGRAM), "/gone/memory"))
@@ -635,7 +635,7 @@ def test_a_read_only_file_is_refused(verb: str, memory: Command, user: Path) -> 
     assert everything(user) == before
 
 
-def test_a_file_of_another_user_is_refused(
+def test_another_users_file_is_refused(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_mine(user, "gemini")
@@ -1172,7 +1172,7 @@ def test_an_unwritable_register_undoes_the_connection(
     assert not (user / ".codex" / "hooks.json").exists()
 
 
-def test_concurrent_writes_of_a_host_are_not_lost(
+def test_concurrent_writes_by_a_host_are_not_lost(
     memory: Command, user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claude Code constantly writes its own state into the file that gets the server's entry."""
@@ -1194,7 +1194,7 @@ def test_concurrent_writes_of_a_host_are_not_lost(
     assert "memory hook" not in (user / ".claude" / "settings.json").read_text()
 
 
-def test_the_plugin_of_opencode_names_the_command(memory: Command, user: Path) -> None:
+def test_the_opencode_plugin_names_the_command(memory: Command, user: Path) -> None:
     memory("connect", "opencode", "--capture", "-n", "bob")
     text = (user / ".config" / "opencode" / "plugins" / "memories.js").read_text()
     assert f'const COMMAND = ["{PROGRAM}"]' in text

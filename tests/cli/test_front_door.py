@@ -155,7 +155,7 @@ def test_a_pipe_that_closes_during_help_is_not_an_error(process: Command) -> Non
     assert "No space left" in process("--help", shell=">/dev/full").err
 
 
-def test_errors_of_the_operating_system_are_one_sentence(process: Command) -> None:
+def test_operating_system_errors_are_one_sentence(process: Command) -> None:
     answer = process("--version", shell=">/dev/full")
     assert (answer.code, answer.error) == (
         1,

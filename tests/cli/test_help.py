@@ -104,7 +104,7 @@ def test_without_a_command_six_everyday_commands_are_printed(memory: Command) ->
     assert all(len(line) <= 80 for line in page.splitlines())
 
 
-def test_the_page_of_all_commands_can_be_requested_in_three_ways(memory: Command) -> None:
+def test_the_page_with_all_commands_can_be_requested_in_three_ways(memory: Command) -> None:
     pages = {memory(*line.split()).out for line in ("--help", "-h", "help --all")}
     assert pages == {f"{help_page()}\n"}
 
@@ -204,7 +204,7 @@ def test_the_page_lists_every_command_and_the_common_rules() -> None:
         assert part in page or part == "MEMORY"
 
 
-def test_the_page_of_all_commands_loads_neither_a_command_nor_a_library(tmp_path: Path) -> None:
+def test_the_page_with_all_commands_loads_neither_a_command_nor_a_library(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom memories.__main__ import run\ncode = run(sys.argv[1:])\n"
         "print(sorted(name for name in sys.modules if name == 'click' or 'memories.' in name), file=sys.stderr)"
@@ -537,7 +537,7 @@ def test_no_imports_are_circular() -> None:
 # --- documentation
 
 
-def test_the_page_of_the_command_lists_every_command() -> None:
+def test_the_commands_page_lists_every_command() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     listed = re.findall(r"^\| `memory ([a-z]+(?: [a-z]+)?)", page, re.M)
     assert listed == [

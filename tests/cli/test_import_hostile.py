@@ -389,7 +389,7 @@ def test_the_error_names_a_missing_source_or_path(memory: Command, folder: Path)
     )
 
 
-def test_files_of_an_older_opencode_version_are_imported(memory: Command, folder: Path) -> None:
+def test_files_from_an_older_opencode_version_are_imported(memory: Command, folder: Path) -> None:
     storage = folder / "storage"
     files = {
         "session/global/ses_1": {
@@ -440,7 +440,7 @@ def test_the_archives_of_a_claude_export_are_imported_together(
     assert memory("import", "all.zip").json["known"] == 6
 
 
-def test_sessions_of_an_older_codex_version_without_ids_and_kinds_are_imported(
+def test_sessions_from_an_older_codex_version_without_ids_and_kinds_are_imported(
     memory: Command, folder: Path
 ) -> None:
     def said(role: str, text: str) -> dict[str, Any]:
@@ -463,7 +463,7 @@ def test_sessions_of_an_older_codex_version_without_ids_and_kinds_are_imported(
     assert turns[0]["created_at"] < turns[1]["created_at"] < "2025-06-01T10:00:01"
 
 
-def test_images_and_summaries_in_a_session_of_codex_are_left_out(
+def test_images_and_summaries_in_a_codex_session_are_left_out(
     memory: Command, folder: Path
 ) -> None:
     def said(role: str, *texts: str, **metadata: Any) -> dict[str, Any]:
@@ -492,9 +492,7 @@ def write_compressed(folder: Path, data: bytes) -> Path:
     return file
 
 
-def test_a_compressed_session_of_codex_is_read_like_any_other(
-    memory: Command, folder: Path
-) -> None:
+def test_a_compressed_codex_session_is_read_like_any_other(memory: Command, folder: Path) -> None:
     [session] = (SAMPLES / "codex").rglob("rollout-*.jsonl")
     file = write_compressed(folder, session.read_bytes())
     for path in (str(file), "sessions"):

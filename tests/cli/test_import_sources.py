@@ -167,7 +167,7 @@ def test_a_source_is_previewed_imported_once_and_erased(
 
 @pytest.mark.first(6)
 @pytest.mark.parametrize("source", SOURCES)
-def test_kinds_and_roles_of_wrong_types_do_not_break_an_import(
+def test_kinds_and_roles_of_the_wrong_type_do_not_break_an_import(
     memory: Command, sample: Callable[..., Path], source: str
 ) -> None:
     path = sample(source, r'("(?:type|role|sender)"): ?(?:"[^"]*"|\d)', r'\1: ["x"]')
@@ -314,7 +314,7 @@ def test_a_preview_of_an_interrupted_import_counts_the_rest(
     assert (answer["turns"], answer["known"]) == (1, 3)
 
 
-def test_an_agent_cannot_import_statements_as_those_of_the_user(
+def test_an_agent_cannot_import_statements_as_the_users_own(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     file = str(sample("lines"))
@@ -388,7 +388,7 @@ def test_messages_captured_by_a_hook_are_recognized(
     assert answer["turns"] == 3
 
 
-def test_summaries_of_opencode_are_left_out_and_prompts_lose_its_quotes(
+def test_opencode_summaries_and_the_quotes_that_it_adds_to_prompts_are_left_out(
     memory: Command, sample: Callable[..., Path]
 ) -> None:
     path = sample("opencode")

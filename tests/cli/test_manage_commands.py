@@ -26,7 +26,7 @@ def setting(
 # --- status
 
 
-def test_status_of_a_healthy_memory(
+def test_status_reports_a_healthy_memory(
     memory: Command, stored: Callable[..., str], home: Path
 ) -> None:
     stored("one")
@@ -156,7 +156,7 @@ def test_a_flag_overrides_the_environment_then_dotenv_then_toml_then_the_default
     )
 
 
-def test_dotenv_of_a_parent_folder_is_not_read(
+def test_the_dotenv_file_of_a_parent_folder_is_not_read(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / ".env").write_text("MEMORY_NAMESPACE=parent\n")

@@ -257,7 +257,7 @@ def test_the_name_of_a_file_is_refused_by_every_command_and_creates_nothing(
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["inbox", "memories.db-journal"])
-def test_a_namespace_of_an_earlier_version_can_be_read_and_renamed(
+def test_a_namespace_from_an_earlier_version_can_be_read_and_renamed(
     memory: Command,
     stored: Stored,
     home: Path,

@@ -146,7 +146,7 @@ def test_an_agent_cannot_decide_through_the_library(
 
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_an_edit_of_the_scratchpad_has_the_trust_of_the_command_that_applies_it(
+def test_a_scratchpad_edit_has_the_trust_of_the_command_that_applies_it(
     memory: Command, terminal: Command, home: Path, name: str
 ) -> None:
     memory("create", "The user prefers tabs", "--force", "-n", name)
@@ -193,7 +193,7 @@ def test_scratchpad_edit_has_the_trust_of_its_caller(
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("channel", ["python", "mcp", "hook", "http", "page", "chat"])
-def test_no_other_channel_applies_an_edit_with_the_trust_of_the_user(
+def test_no_other_channel_applies_an_edit_with_user_trust(
     memory: Command, home: Path, monkeypatch: pytest.MonkeyPatch, channel: str
 ) -> None:
     """This holds even in a process that the user started at a terminal, such as `memory serve`."""
@@ -209,7 +209,7 @@ def test_no_other_channel_applies_an_edit_with_the_trust_of_the_user(
     assert found["The user wants evil"]["trust"] == "agent"
 
 
-def test_an_import_that_an_agent_marks_as_trusted_has_the_trust_of_an_agent(
+def test_an_import_that_an_agent_marks_as_trusted_has_only_agent_trust(
     memory: Command,
 ) -> None:
     done = memory("import", "-", "--trusted", stdin=FILE, env={"CLAUDECODE": "1"}).json
@@ -222,7 +222,7 @@ def test_an_import_that_an_agent_marks_as_trusted_has_the_trust_of_an_agent(
     assert memory("list", "--trust", "user").json["count"] == 0
 
 
-def test_an_untrusted_import_of_an_agent_waits_for_review(memory: Command) -> None:
+def test_an_untrusted_import_by_an_agent_waits_for_review(memory: Command) -> None:
     done = memory("import", "-", stdin=FILE, env={"CLAUDECODE": "1"}).json
     assert (done["trusted"], done["pending"]) == (False, 3)
     assert waiting(memory) == {IDS[0], IDS[1], IDS[3]}

@@ -52,7 +52,7 @@ def trust_of(answer: dict[str, object]) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo terminal")
-def test_only_a_write_of_the_user_at_a_terminal_has_the_trust_of_a_user(
+def test_only_a_write_by_the_user_at_a_terminal_has_user_trust(
     forked: Forked, tmp_path: Path
 ) -> None:
     assert (

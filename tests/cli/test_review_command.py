@@ -129,7 +129,7 @@ def test_accepted_memories_are_found(memory: Command, captured: list[str]) -> No
     ],
 )
 @pytest.mark.parametrize("verb", ["accept", "reject"])
-def test_rules_select_the_memories_to_decide(
+def test_rules_select_the_memories_to_decide_on(
     memory: Command, captured: list[str], verb: str, rule: list[str], chosen: set[int]
 ) -> None:
     dry = memory("review", verb, *rule, "--dry-run")
@@ -193,7 +193,7 @@ def test_unclear_requests_change_nothing(
     assert waiting(memory) == set(captured)
 
 
-def test_a_memory_can_be_decided_only_once(memory: Command, captured: list[str]) -> None:
+def test_a_memory_can_be_decided_on_only_once(memory: Command, captured: list[str]) -> None:
     memory("review", "accept", "--yes", captured[0])
     memory("review", "reject", "--yes", captured[1])
     for verb in ("accept", "reject"):
@@ -367,7 +367,7 @@ def test_a_create_reports_that_its_memory_waits_for_review(memory: Command) -> N
 # --- by keys, on a terminal
 
 
-def test_keys_decide_about_one_memory_at_a_time_newest_first(
+def test_keys_decide_on_one_memory_at_a_time_newest_first(
     memory: Command, terminal: Command, captured: list[str]
 ) -> None:
     shown = terminal("review", typed="ars", env={"EMBEDDER": "fake"})

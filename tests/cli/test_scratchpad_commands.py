@@ -444,7 +444,7 @@ def test_without_a_scratchpad_an_unreachable_store_is_an_error(
         assert "Qdrant" in answer.error
 
 
-def test_prompt_prints_the_block_of_a_session(memory: Command, stored: Callable[..., str]) -> None:
+def test_prompt_prints_the_session_block(memory: Command, stored: Callable[..., str]) -> None:
     name = stored("The user prefers tabs", "-n", "bob")
     shape = memory("prompt", "-n", "bob", "--project", "shop").json
     assert (shape["memories"], shape["sessions"], shape["pending_count"], shape["degraded"]) == (

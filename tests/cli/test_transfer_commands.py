@@ -181,7 +181,7 @@ def test_an_export_of_an_empty_store_has_no_records(memory: Command, home: Path)
 
 
 @pytest.mark.usefixtures("filled", "disk_of_one_megabyte")
-def test_the_error_of_a_full_disk_names_the_file_and_the_remedy(
+def test_the_error_for_a_full_disk_names_the_file_and_the_remedy(
     memory: Command, folder: Path
 ) -> None:
     for _ in range(2):
@@ -687,7 +687,7 @@ def test_a_line_with_a_repeated_key_is_refused(memory: Command, folder: Path) ->
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize("memory_id", ["abc1", "note/1 ü", "deadbeef", "ABCDEF0123", "a\nb"])
-def test_an_id_of_another_program_survives_an_export_and_an_import(
+def test_an_id_from_another_program_survives_an_export_and_an_import(
     memory: Command, folder: Path, memory_id: str
 ) -> None:
     seed = {

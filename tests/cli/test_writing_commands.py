@@ -44,7 +44,7 @@ def everything(memory: Command) -> Any:
 # --- create
 
 
-def test_the_answer_of_create_has_every_specified_field(memory: Command) -> None:
+def test_the_answer_to_create_has_every_specified_field(memory: Command) -> None:
     answer = memory(
         "create", "User prefers Python for CLI tools",
         "--agent", "claude", "--personality", "engineer", "--project", "memories", "--type", "preference", "--decay", "stable",

@@ -84,7 +84,7 @@ def test_each_other_writer_has_its_own_places() -> None:
     assert ids(admit_memories(found, DEFAULT, 8).documents) == "x0 y0 z0 x1 y1 z1 x2 y2"
 
 
-def test_the_users_own_agents_share_the_room_and_fill_it() -> None:
+def test_the_users_own_agents_share_the_space_and_fill_it() -> None:
     found = [
         *(memory(f"a{number}", "a") for number in range(8)),
         *(memory(f"b{number}", "b") for number in range(8)),
@@ -92,7 +92,7 @@ def test_the_users_own_agents_share_the_room_and_fill_it() -> None:
     assert ids(admit_memories(found, DEFAULT, 8).documents) == "a0 a1 a2 a3 a4 b0 b1 b2"
 
 
-def test_other_writers_do_not_crowd_out_own_memories() -> None:
+def test_other_writers_do_not_crowd_out_the_readers_own_memories() -> None:
     found = [
         *(memory(f"x{number}", "x", own=False) for number in range(9)),
         *(memory(f"a{n}") for n in range(7)),

@@ -328,7 +328,7 @@ def test_threads_assign_unique_indexes(gateway: MemoryGateway, chroma: FakeChrom
 def test_processes_with_the_same_home_assign_unique_indexes(
     chroma: FakeChroma, tmp_path: Path
 ) -> None:
-    """Like two processes, the two backends share nothing but files."""
+    """Like two processes, the two backends share only files."""
     backends = [ChromaMcpBackend(chroma.connect, tmp_path, "chroma") for _ in range(2)]
 
     def talk(who: int) -> None:

@@ -164,7 +164,7 @@ def test_an_empty_message_recalls_nothing() -> None:
     assert context["metadata"]["degraded"] is False
 
 
-def test_documents_of_other_writers_are_adapted_to_the_specification() -> None:
+def test_documents_by_other_writers_are_adapted_to_the_specification() -> None:
     gateway = FakeGateway(1, 1)
     tool = {"conversation_id": "c", "ts": TS, "turn_index": 0, "role": "tool"}
     gateway.tail_history = lambda *_: [{"id": "c#0", "text": "42", "metadata": tool}]  # type: ignore[method-assign]

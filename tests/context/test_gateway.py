@@ -948,7 +948,7 @@ def test_a_queued_turn_that_can_never_be_stored_is_put_aside(flaky: Flaky) -> No
     assert [json.loads(row).get("role") for row in aside] == ["robot", None]
 
 
-def test_the_error_of_a_full_queue_says_that_the_turn_is_not_queued(
+def test_the_error_for_a_full_queue_says_that_the_turn_is_not_queued(
     flaky: Flaky, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("memories.write.turn_queue.MAX_BYTES", 10)
@@ -1109,7 +1109,7 @@ def broken(store: str) -> Iterator[MemoryGateway]:
         yield gateway
 
 
-def test_a_broken_store_raises_errors_of_the_gateway(store: str) -> None:
+def test_a_broken_store_raises_gateway_errors(store: str) -> None:
     with broken(store) as gateway:
         for attempt in (
             lambda: gateway.ensure_collections(["history"]),
@@ -1129,7 +1129,7 @@ def test_a_broken_store_raises_errors_of_the_gateway(store: str) -> None:
 # --- endpoints and starting
 
 
-def test_an_endpoint_of_our_engine_determines_the_place_of_the_queue(
+def test_an_endpoint_of_our_engine_determines_where_the_queue_is(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

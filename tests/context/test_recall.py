@@ -197,7 +197,7 @@ def test_a_setting_determines_the_shares(tmp_path: Path, memories: Memories) -> 
             parts(wrong)
 
 
-def test_with_all_shares_the_last_turns_take_precedence_over_everything_else(
+def test_the_last_turns_come_before_everything_else_if_they_have_all_the_shares(
     tmp_path: Path, memories: Memories
 ) -> None:
     def parts(budget: int) -> tuple[int, int]:
@@ -376,7 +376,7 @@ def test_a_flooding_writer_gets_three_turns_and_starves_no_other_writer(
         assert count_recalled(memories, "legit") == (0, len(LEGIT))
 
 
-def test_a_named_conversation_of_other_writers_is_recalled_without_limit(tmp_path: Path) -> None:
+def test_a_named_conversation_by_other_writers_is_recalled_without_limit(tmp_path: Path) -> None:
     with open_memories(tmp_path, "shared") as memories:
         memories.add_turns("legit", LEGIT)
     with open_memories(tmp_path, "bob") as memories:
@@ -384,7 +384,7 @@ def test_a_named_conversation_of_other_writers_is_recalled_without_limit(tmp_pat
         assert count_recalled(memories, None) == (0, 3)
 
 
-def test_imported_turns_count_as_turns_of_another_writer(tmp_path: Path) -> None:
+def test_imported_turns_count_as_turns_by_another_writer(tmp_path: Path) -> None:
     with open_memories(tmp_path, "bob") as memories:
         memories.add_turns("legit", LEGIT)
         with Memories(config=memories.config, channel="import") as importing:

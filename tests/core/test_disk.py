@@ -179,7 +179,7 @@ def test_a_home_that_others_own_or_can_write_to_is_not_trusted(
     tmp_path.chmod(0o700)
 
 
-def test_the_error_of_a_failed_write_names_the_file(tmp_path: Path) -> None:
+def test_the_error_for_a_failed_write_names_the_file(tmp_path: Path) -> None:
     """The system reports a full disk without the file's name."""
     file = tmp_path / "tokens.json"
     full = OSError(errno.ENOSPC, "No space left on device")

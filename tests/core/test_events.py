@@ -181,7 +181,7 @@ def test_decisions_and_pins_are_recorded(home: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_log_of_an_operation_has_no_password_of_a_store(
+def test_the_log_of_an_operation_contains_no_store_password(
     home: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = load_config({"store": "postgresql://ann:xyzzy@db/memories", "log_level": "DEBUG"})

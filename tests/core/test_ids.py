@@ -26,13 +26,13 @@ def test_an_id_is_a_version_7_uuid() -> None:
         assert parsed.int >> 80 == int(NOW.timestamp() * 1000)
 
 
-def test_ids_of_one_millisecond_increase_even_when_times_alternate() -> None:
+def test_ids_from_the_same_millisecond_increase_even_when_times_alternate() -> None:
     ids = [new_id(NOW + timedelta(days=step % 3)) for step in range(3_000)]
     for day in range(3):
         assert ids[day::3] == sorted(set(ids[day::3]))
 
 
-def test_a_thousand_ids_of_one_millisecond_have_different_prefixes() -> None:
+def test_a_thousand_ids_from_the_same_millisecond_have_different_prefixes() -> None:
     for day in range(40):
         ids = [new_id(NOW + timedelta(days=900 + day)) for _ in range(1_000)]
         assert ids == sorted(ids)
@@ -177,7 +177,7 @@ def test_digits_that_are_not_a_date_are_parsed_as_an_id_prefix(other: str) -> No
     "foreign",
     ["mem_7", "0f9619ff-8b86-4011-b42d-00cf4fc964ff", "ffffffff-ffff-7fff-bfff-ffffffffffff"],
 )
-def test_an_id_of_another_program_has_no_short_form(foreign: str) -> None:
+def test_an_id_from_another_program_has_no_short_form(foreign: str) -> None:
     assert short_form(foreign) == foreign
 
 

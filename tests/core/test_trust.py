@@ -160,7 +160,7 @@ def test_harmless_settings_are_accepted(folder: Path) -> None:
     assert (config.default_limit, config.format) == (3, "text")
 
 
-def test_invalid_values_of_another_program_are_ignored(folder: Path) -> None:
+def test_invalid_values_from_another_program_are_ignored(folder: Path) -> None:
     write(folder, {"DEFAULT_LIMIT": "unlimited", "MEMORY_TOP_K": "", "HISTORY_TAIL_N": "4"})
     warnings: list[str] = []
     config = load(folder, warnings)
@@ -246,7 +246,7 @@ def test_a_file_that_others_may_write_is_ignored(folder: Path, mode: int, warnin
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_of_another_user_is_ignored(folder: Path) -> None:
+def test_another_users_file_is_ignored(folder: Path) -> None:
     os.chown(write(folder, HARMLESS), OTHER_USER, OTHER_USER)
     lines: list[str] = []
     assert load(folder, lines).default_limit == 10

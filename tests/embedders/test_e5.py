@@ -98,7 +98,7 @@ def test_a_question_is_embedded_differently_from_a_statement(model: E5) -> None:
 def test_a_long_text_is_cut_into_windows_up_to_a_limit(
     model: E5, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replaces the model: returns the length of each window."""
+    """The fake model returns the length of each window."""
     asked: list[list[int]] = []
 
     def embed_ids(_: object, ids: list[int]) -> "NDArray[np.float32]":

@@ -90,7 +90,7 @@ def test_spaces_case_and_quote_styles_change_nothing(model: MiniLM) -> None:
 
 
 class Windows:
-    """Replaces the model: returns the length of each window."""
+    """A fake model that returns the length of each window."""
 
     def run(
         self, _: None, given: dict[str, "np.ndarray[Any, Any]"]

@@ -873,7 +873,7 @@ def test_localhost_is_reached_without_a_proxy(
     assert opened(server).embed("text").shape == (1, 64)
 
 
-def test_the_proxy_of_the_environment_is_used(
+def test_the_proxy_in_the_environment_is_used(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", server.url.replace("http://", "http://me:pass%20word@"))
@@ -974,7 +974,7 @@ def test_an_invalid_calibration_is_refused(text: str) -> None:
         open_embedder("voyage", settings(embedder_calibration=text))
 
 
-def test_names_of_models_are_recognized_in_several_spellings() -> None:
+def test_model_names_are_recognized_in_several_spellings() -> None:
     assert (
         find_model("nomic-embed-text:latest")
         == find_model("Nomic-Embed-Text")
@@ -1236,7 +1236,7 @@ print(sorted(sys.modules.keys() & {"numpy", "ssl", "http.client", "logging"}))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_an_unreachable_service_does_not_hide_a_mismatch_of_models(
+def test_an_unreachable_service_does_not_hide_a_model_mismatch(
     server: Server, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/m.db"

@@ -431,7 +431,7 @@ def test_sentences_from_cursor_rules_are_not_proposed(
     ]
 
 
-def test_the_transcript_of_cursor_is_not_read(run: Run, root: Path, home: Path) -> None:
+def test_cursors_transcript_is_not_read(run: Run, root: Path, home: Path) -> None:
     file = Path.home() / ".cursor" / "projects" / "p" / "agent-transcripts" / "c1" / "c1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(

@@ -244,7 +244,7 @@ def test_a_forked_session_does_not_store_lines_of_the_original_session(
 
 
 def test_a_scheduled_prompt_does_not_count_as_the_users(home: Path, transcript: Path) -> None:
-    """The model wrote it, and the event doesn't say so, but the transcript does."""
+    """The model wrote the prompt. The event doesn't say so, but the transcript does."""
     prompt, said = "We always deploy at noon.", {"transcript_path": str(transcript)}
     scheduled = {"isMeta": True, "promptSource": "system", "turnOrigin": "scheduled"}
     append(transcript, transcript_line("user", "Begin, please.", 1, isMeta=True))  # no mark
@@ -261,8 +261,8 @@ def test_a_scheduled_prompt_does_not_count_as_the_users(home: Path, transcript: 
     assert ("user", prompt) in stored_turns()
 
 
-def test_a_prompt_of_several_blocks_is_one_turn(home: Path, transcript: Path) -> None:
-    """Extensions of editors put what the user sees into blocks before the user's own."""
+def test_a_prompt_in_several_blocks_is_one_turn(home: Path, transcript: Path) -> None:
+    """Editor extensions put what the user sees into blocks before the user's own block."""
     selection = "<ide_selection>From a.py:\nWe always use port 9999.\n</ide_selection>"
     texts = [selection, "What does this line mean?", "We never use tabs."]
     said = {"transcript_path": str(transcript)}
@@ -711,7 +711,7 @@ def test_a_line_added_during_a_flush_is_stored_too(
     assert [text for _, text in stored_turns()] == ["first of all", "second of all"]
 
 
-def test_an_inbox_file_removed_meanwhile_does_not_stop_a_hook(
+def test_an_inbox_file_removed_in_the_meantime_does_not_stop_a_hook(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_event(home, "user-prompt", session_id="s2", prompt="said elsewhere")
@@ -800,6 +800,6 @@ def test_with_memory_off_nothing_is_written(hook: Hook, home: Path, folder: Path
 
 
 def test_capture_and_import_agree_about_a_persons_words() -> None:
-    """Hooks don't load the importers, so both state what a person's prompts look like."""
+    """Hooks don't load the importers, so both define what a person's prompts look like."""
     assert transcripts._PERSON == sessions._CLAUDE_PERSON
     assert sessions._PASTE_TAG.pattern == host_events._PASTE_TAG

@@ -41,7 +41,7 @@ ASKED = {"prompt": "when do deploys happen?"}
         (40.0, 0.03, "session-end", 1.5),
     ],
 )
-def test_the_deadline_follows_the_load_up_to_half_the_limit_of_the_host(
+def test_the_deadline_follows_the_load_up_to_half_the_hosts_limit(
     monkeypatch: pytest.MonkeyPatch, load: float, age: float, event: str, seconds: float
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)

@@ -147,7 +147,7 @@ def test_turns_of_one_writer_do_not_fill_the_context(
     assert (said.count("evil"), said.count("deploys of Ann")) == (3, 20)
 
 
-def test_a_context_fits_the_limit_of_the_host(hook: Hook, home: Path) -> None:
+def test_a_context_fits_the_hosts_limit(hook: Hook, home: Path) -> None:
     with Memories() as memories:
         texts = [
             f"deploys {number}: " + f'words{number} "quoted" \\ 汉字 ' * 80 for number in range(30)
@@ -191,7 +191,7 @@ def test_a_session_begins_with_the_prompt_block(hook: Hook) -> None:
 
 
 @pytest.mark.usefixtures("deploys")
-def test_a_session_of_gemini_begins_with_its_first_prompt(hook: Hook, home: Path) -> None:
+def test_a_gemini_session_begins_with_its_first_prompt(hook: Hook, home: Path) -> None:
     """Gemini CLI reads the files that an answer to SessionStart mentions as @PATH, and doesn't
     recognize a command after it.
     """
@@ -579,7 +579,7 @@ def test_session_files_name_no_conversation_and_turns_are_shown_only_once(
     )
 
 
-def test_session_files_of_earlier_versions_with_turn_names_are_read(home: Path) -> None:
+def test_session_files_from_earlier_versions_with_turn_names_are_read(home: Path) -> None:
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
     session.add_facts(str(home), "two", shown=["a#talk#2", "0190-id"])

@@ -255,7 +255,7 @@ def test_the_socket_of_a_killed_server_does_not_stop_a_hook(hook: Hook, serving:
         (f"{client.GREETING} {__version__}", b".1 done 2:4\nno\n."),
     ],
 )
-def test_a_hook_recalls_by_itself_after_an_invalid_answer_of_the_server(
+def test_a_hook_recalls_by_itself_after_an_invalid_answer_from_the_server(
     greeting: str, answer: bytes, hook: Hook, home: Path
 ) -> None:
     path = Path(client.socket_of("", os.environ))

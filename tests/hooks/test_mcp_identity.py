@@ -52,7 +52,7 @@ def test_a_host_variable_names_the_session(hook: Hook, home: Path) -> None:
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s2").namespace() is None
 
 
-def test_without_a_host_variable_the_latest_session_of_the_folder_is_used(
+def test_without_a_host_variable_the_latest_session_in_the_folder_is_used(
     hook: Hook, home: Path
 ) -> None:
     start_session(hook, "s1")
@@ -89,7 +89,7 @@ def test_a_server_variable_takes_precedence_over_the_namespace_of_the_hooks(
     assert '"namespace":"carol"' in call("create_memory", content="Tea is at four")
 
 
-def test_a_session_of_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:
+def test_a_session_in_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     start_session(hook, "s1", "bob", folder=tmp_path / "elsewhere")
     assert server_session(home).namespace() is None

@@ -324,7 +324,9 @@ def test_a_rule_about_storage_is_not_a_request_to_forget(text: str) -> None:
 
 
 @pytest.mark.parametrize(("lead", "text"), HANDED_OVER)
-def test_text_handed_over_by_the_user_does_not_count_as_the_users(lead: str, text: str) -> None:
+def test_text_by_others_that_the_user_pastes_does_not_count_as_the_users(
+    lead: str, text: str
+) -> None:
     assert candidates(text, "user") != []
     message = f"We use pnpm here.\n{lead}\n\n{text} {text}\n\nRemember that Ola owns billing."
     assert [each.content for each in candidates(message, "user")] == [

@@ -316,7 +316,7 @@ def test_session_notes_are_the_only_captured_memories_in_a_block(bob: Memories) 
     assert build_session_block(bob, project=None, budget=1500).entries == ()
 
 
-def test_session_notes_under_aliases_of_the_project_are_shown(bob: Memories) -> None:
+def test_session_notes_under_the_projects_aliases_are_shown(bob: Memories) -> None:
     bob.create("the old name left this", tags={"type": "session", "project": "old"})
     assert not build_session_block(bob, project="shop", budget=1500).sessions
     registry.set_alias(registers(), "old", "shop")

@@ -151,7 +151,7 @@ def test_texts_have_the_expected_query_terms(query: str, terms: list[str]) -> No
     assert query_terms(query) == terms
 
 
-def test_other_languages_differ_from_each_other() -> None:
+def test_terms_of_similarly_spelled_languages_differ() -> None:
     assert missing("柏林", "用户住在东京。") == ["柏林"]
     assert missing("C++", "we write C here") == ["cplusplus"]
     assert missing("C#", "we write C here") == ["csharp"]

@@ -982,7 +982,7 @@ def test_an_error_is_one_sentence(agent: Agent, memories: Memories) -> None:
     assert all(known in agent.error_of("get_history", id=ids[0][:8]) for known in ids)
 
 
-def test_the_error_of_a_wrong_argument_is_one_sentence(modern: Agent) -> None:
+def test_the_error_for_a_wrong_argument_is_one_sentence(modern: Agent) -> None:
     assert modern.error_of("search_memories", query="x", tag={"project": "shop"}) == (
         f'search_memories has no argument "tag"; it has query, {", ".join(FILTERS)}'
     )

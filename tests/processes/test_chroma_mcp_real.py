@@ -108,7 +108,7 @@ def offline(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("offline")
-def test_stored_turns_and_memories_survive_the_death_of_server_and_process(
+def test_stored_turns_and_memories_survive_the_death_of_the_server_and_the_process(
     server: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = server()

@@ -246,7 +246,7 @@ def test_a_prompt_starts_a_session_as_an_identity(place: Place) -> None:
     assert "Esperanto" in place.session("Start as bob with memory enabled.")
 
 
-def test_disconnecting_restores_the_files_of_an_agent(place: Place) -> None:
+def test_disconnecting_restores_an_agents_files(place: Place) -> None:
     place.memory("connect", place.host, "--capture", "--dry-run")
     before = {file: file.read_bytes() for file in place.home.rglob("*") if file.is_file()}
     answer = place.memory("connect", place.host, "--capture")

@@ -239,7 +239,7 @@ def test_all_requests_are_answered_before_the_server_exits(
         assert len(memories.list(limit=100).memories) == 20
 
 
-def test_writes_are_applied_in_the_order_of_their_arrival(
+def test_writes_are_applied_in_order_of_arrival(
     start: Callable[..., Server], environment: Mapping[str, str]
 ) -> None:
     server = start(MEMORY, EMBEDDER="fake")
@@ -565,7 +565,7 @@ def test_the_server_exits_at_once_if_a_setting_is_invalid(environment: dict[str,
     assert done.stderr.count(b"\n") == 1
 
 
-def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
+def test_the_commands_help_loads_no_sdk(run_python: RunPython) -> None:
     script = (
         "import sys\nfrom memories.__main__ import run\nrun(['mcp', '--help'])\n"
         "sys.exit(bool(sys.modules.keys() & {'mcp', 'mcp_types', 'pydantic', 'numpy'}))"
@@ -575,7 +575,7 @@ def test_the_help_of_the_command_loads_no_sdk(run_python: RunPython) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npx") is None, reason="needs npm")
-def test_the_inspector_of_the_protocol_lists_calls_and_reads(environment: dict[str, str]) -> None:
+def test_the_protocol_inspector_lists_calls_and_reads(environment: dict[str, str]) -> None:
     environment |= {"HOME": os.environ["HOME"], "PATH": os.environ["PATH"]}
 
     def inspect(*arguments: str) -> Any:

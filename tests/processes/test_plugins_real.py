@@ -43,7 +43,7 @@ def model() -> Iterator[tuple[FakeModel, str]]:
 
 
 @pytest.mark.parametrize("host", INSTALL)
-def test_a_plugin_is_accepted_and_recalls(
+def test_a_host_accepts_the_plugin_and_recalls_memories(
     host: str, clients: Path, model: tuple[FakeModel, str], tmp_path: Path
 ) -> None:
     fake, url = model

@@ -162,7 +162,7 @@ def refusal(text: object, collection: Collection = Collection.MEMORY) -> str:
     return ""
 
 
-def test_errors_of_expressions_name_the_position() -> None:
+def test_errors_in_expressions_name_the_position() -> None:
     rows = [
         ("type", 1, '"type" is not a condition; write type = VALUE, or type exists'),
         ("type = ", 8, "a value is missing at the end"),

@@ -67,7 +67,7 @@ NUMBERS = [
 ]
 
 
-def test_only_an_entry_with_every_word_unchanged_is_enough() -> None:
+def test_only_an_entry_with_every_word_unchanged_is_a_sufficient_answer() -> None:
     failures = []
     for query, whole, part in NUMBERS:
         if search(query, part).is_enough:

@@ -103,7 +103,7 @@ def test_a_corrected_memory_is_not_shown(bob: Memories) -> None:
     ]
 
 
-def test_stale_entries_only_fill_the_remaining_room() -> None:
+def test_stale_entries_only_fill_the_remaining_space() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     old = Entry("a", "old news", decay="contextual", aging_from="2026-01-01T00:00:00.000Z")
     new = Entry("b", "news", decay="contextual", aging_from="2026-05-31T00:00:00.000Z")
@@ -112,7 +112,7 @@ def test_stale_entries_only_fill_the_remaining_room() -> None:
     assert select_confident([old, new], EntryRules(), now) == [new]
 
 
-def test_pinned_entries_come_first_and_often_read_ones_get_a_third_of_the_room() -> None:
+def test_pinned_entries_come_first_and_often_read_ones_get_a_third_of_the_space() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     days = [(now - timedelta(days=at)).isoformat() for at in range(400)]
     many = [Entry(f"{at:03}", f"m{at}", written=day) for at, day in enumerate(days)]
@@ -141,7 +141,7 @@ def test_entries_are_ordered_by_the_age_and_use_factor_of_a_search() -> None:
     assert sort_entries([new, read], now, Relevance(decay_rate=1.0)) == [new, read]
 
 
-def test_the_settings_of_relevance_change_the_order(
+def test_the_relevance_settings_change_the_order(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACCESS_BOOST_MAX", "1")
@@ -391,7 +391,7 @@ def test_a_forgotten_memory_leaves_no_bytes_in_the_file(bob: Memories, state: st
         assert contents(bob) == ["remains here"]
 
 
-def test_an_edit_of_a_memory_that_was_replaced_meanwhile_is_dropped(bob: Memories) -> None:
+def test_an_edit_of_a_memory_that_was_replaced_in_the_meantime_is_dropped(bob: Memories) -> None:
     old = store(bob, "The port is 80")
     store(bob, "Rain is expected")
     bob._scratchpads.flush()
@@ -427,7 +427,7 @@ def test_a_memory_that_is_no_longer_current_disappears_at_once(bob: Memories, ho
     assert "Monday" not in file_of(bob).read_text()
 
 
-def test_a_memory_of_a_failed_transaction_is_not_shown(bob: Memories) -> None:
+def test_a_memory_from_a_failed_transaction_is_not_shown(bob: Memories) -> None:
     store(bob, "first")
     with pytest.raises(RuntimeError), bob.transaction():
         bob.create("never stored")

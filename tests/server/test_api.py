@@ -285,7 +285,7 @@ UNWELL: tuple[tuple[Exception, int, str | None, str | None], ...] = (
 )
 
 
-def test_errors_of_the_store_are_not_internal_errors(
+def test_store_errors_are_not_internal_errors(
     owner: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = []
@@ -717,7 +717,7 @@ def test_a_browser_signs_in_with_a_token(nobody: TestClient, config: Config, tok
     assert nobody.get("/api/me").status_code == 401
 
 
-def test_a_cookie_of_another_server_or_time_is_refused(
+def test_a_cookie_from_another_server_or_time_is_refused(
     nobody: TestClient, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody.post("/login", json={"token": tokens.own(config.home)})
@@ -771,7 +771,7 @@ def test_signing_out_ends_every_copy_of_the_session_and_no_other(
         assert [restarted.get("/api/me", headers=each).status_code for each in copies] == [401, 200]
 
 
-def test_writes_from_a_browser_count_as_writes_of_a_person(
+def test_writes_from_a_browser_count_as_writes_by_a_person(
     nobody: TestClient, config: Config, token: Token
 ) -> None:
     bob = token("bob:admin", name="bob")
@@ -941,7 +941,7 @@ def test_an_admin_of_a_namespace_can_import_without_review(owner: TestClient, to
 
 
 @pytest.mark.parametrize("name", ["bob", "ann"])
-def test_imports_by_a_token_never_count_as_imports_of_a_person(
+def test_imports_by_a_token_never_count_as_imports_by_a_person(
     owner: TestClient, token: Token, config: Config, name: str
 ) -> None:
     labels = {"=trust": "user", "=by": "root", "=via": "cli||root|laptop|1.0|shared"}

@@ -315,7 +315,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_a_request_of_a_killed_process_can_be_taken_over(file: Path) -> None:
+def test_a_killed_processs_request_can_be_taken_over(file: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(file)], stdout=subprocess.PIPE, text=True
     ) as process:

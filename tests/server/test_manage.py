@@ -97,7 +97,7 @@ def test_the_plist_in_the_docs_starts_the_server(user: Path) -> None:
         ),
     ],
 )
-def test_the_systemd_unit_of_an_earlier_version_is_removed(
+def test_the_systemd_unit_from_an_earlier_version_is_removed(
     user: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str, stop: str
 ) -> None:
     monkeypatch.setattr(sys, "platform", system)

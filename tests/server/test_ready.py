@@ -81,7 +81,7 @@ def ready(client: TestClient) -> tuple[int, Any]:
     return answer.status_code, answer.json()
 
 
-def test_many_requests_share_one_query_of_the_store(
+def test_many_requests_share_one_query_to_the_store(
     web_client: TestClient, store: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "READY_SECONDS", 3600.0)

@@ -308,7 +308,7 @@ def test_a_server_that_is_not_chroma_is_a_one_line_error(
 
 
 @pytest.mark.slow
-def test_a_collection_of_another_program_is_not_touched(server: ChromaServer) -> None:
+def test_another_programs_collection_is_not_touched(server: ChromaServer) -> None:
     url = f"http://127.0.0.1:{server.port}/api/v2/tenants/default_tenant/databases/default_database/collections"
     body = json.dumps({"name": "theirs", "metadata": {"owner": "somebody"}}).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})

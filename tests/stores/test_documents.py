@@ -530,7 +530,7 @@ def test_a_transaction_whose_pending_record_was_removed_gets_a_conflict(
     assert [entry.text for entry in everything(open_store(SPACE), pool())] == ["apple", "theirs"]
 
 
-def test_a_pending_write_of_another_machine_is_neither_visible_nor_overwritten(
+def test_a_pending_write_by_another_machine_is_neither_visible_nor_overwritten(
     server: Server, open_store: OpenStore
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -559,7 +559,7 @@ def test_a_pending_write_of_another_machine_is_neither_visible_nor_overwritten(
     assert [entry.text for entry in everything(elsewhere, pool())] == ["apple", "pear"]
 
 
-def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_of_another(
+def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_by_another(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, elsewhere = open_store(SPACE), open_store.elsewhere(SPACE)  # type: ignore[attr-defined]
@@ -583,7 +583,7 @@ def test_a_machine_whose_clock_is_ahead_keeps_pending_writes_of_another(
     assert "version 2 of m, which another machine is writing; remove it in a minute" in told
 
 
-def test_dead_writes_of_another_machine_are_removed_after_a_minute(
+def test_dead_writes_by_another_machine_are_removed_after_a_minute(
     server: Server, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The minute is measured with the clock of the machine that looks, which is hours behind. Each

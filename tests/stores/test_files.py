@@ -409,7 +409,7 @@ def test_namespaces_with_any_names_are_separate(store: FilesStore, folder: Path)
 @pytest.mark.parametrize(
     "name", ["Ann.jsonl", "a%.jsonl", "%zz.jsonl", "%c3.jsonl", "%61.jsonl", "ann.json", ".jsonl"]
 )
-def test_a_file_of_another_program_is_not_a_namespace(
+def test_another_programs_file_is_not_a_namespace(
     store: FilesStore, folder: Path, name: str
 ) -> None:
     write_file(folder, foreign_line(1), name=name)
@@ -517,7 +517,7 @@ def test_a_damaged_file_does_not_read_as_empty_in_a_transaction(
     assert store.namespaces(MEMORY) == ["ann", "bob"]
 
 
-def test_a_damaged_file_fails_the_status(store: FilesStore, folder: Path) -> None:
+def test_a_damaged_file_makes_the_status_fail(store: FilesStore, folder: Path) -> None:
     store.append([turn(1)])
     write_file(folder, foreign_line(1), "<<<<<<< HEAD")
     with pytest.raises(StoreDamaged, match=r"ann\.jsonl:2"):
@@ -625,7 +625,7 @@ def test_empty_lines_and_windows_line_endings_are_accepted(store: FilesStore, fo
 # --- other programs
 
 
-def test_lines_of_another_program_are_read_immediately(store: FilesStore, folder: Path) -> None:
+def test_lines_from_another_program_are_read_immediately(store: FilesStore, folder: Path) -> None:
     file = write_file(folder, foreign_line(1))
     assert store.count(pool()) == 1
     with file.open("a") as opened:
@@ -638,7 +638,7 @@ def test_lines_of_another_program_are_read_immediately(store: FilesStore, folder
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_concurrent_changes_of_another_program_are_not_overwritten(
+def test_concurrent_changes_by_another_program_are_not_overwritten(
     store: FilesStore, folder: Path, count: int
 ) -> None:
     file = write_file(folder, foreign_line(1))
@@ -1445,7 +1445,7 @@ def test_a_byte_order_mark_is_read(store: FilesStore, folder: Path) -> None:
 def test_a_copied_line_with_a_new_text_and_id_is_a_separate_memory(
     store: FilesStore, folder: Path
 ) -> None:
-    """A user with an editor makes such a copy, which includes our own fields."""
+    """A user can make such a copy in an editor; it includes our own fields."""
     store.append([record("m", text="red apple")])
     [line] = (folder / "ann.jsonl").read_text().splitlines(keepends=True)
     copy = line.replace("red apple", "pear").replace('"id": "m"', '"id": "n"')
@@ -1463,7 +1463,7 @@ def test_a_copied_line_with_a_new_text_and_id_is_a_separate_memory(
 @pytest.mark.parametrize(
     "given", ["abc1", "abcdef12", "ABCDEF12", "fact 1", "日本", "x" * 99, "a.b.2", "0" * 40]
 )
-def test_ids_of_other_programs_can_be_used(folder: Path, given: str) -> None:
+def test_ids_from_other_programs_can_be_used(folder: Path, given: str) -> None:
     write_file(
         folder,
         foreign_line(1, id=given),

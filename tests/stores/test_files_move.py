@@ -782,7 +782,7 @@ def test_a_damaged_note_of_an_interrupted_move_is_reported(
         store.remove([Ref(MEMORY, "ann", "a", 1)])
 
 
-def test_writes_of_others_to_the_copy_are_noticed(
+def test_writes_by_others_to_the_copy_are_noticed(
     open_with: OpenWith,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -987,7 +987,7 @@ def as_earlier_versions_moved(folder: Path, namespace: str, store: str = "memori
     (folder / f"{namespace}.moved").write_text(json.dumps(marker))
 
 
-def test_copies_of_an_interrupted_move_of_an_earlier_version_are_removed(
+def test_copies_from_a_move_that_an_earlier_version_left_unfinished_are_removed(
     open_with: OpenWith, folder: Path
 ) -> None:
     store = open_with(None)

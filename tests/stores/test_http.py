@@ -144,7 +144,7 @@ def test_a_token_reaches_only_its_namespaces(live: Live, tmp_path: Path) -> None
 def test_a_disguised_list_gives_a_token_no_access_to_other_namespaces(
     live: Live, tmp_path: Path, method: str, kind: Any
 ) -> None:
-    """A store only iterates over its argument, so any tuple can pass for a list of addresses."""
+    """A store only iterates over its argument, so any tuple can pass as a list of addresses."""
     client(live).append([record("m", namespace="bob")])
     own, others = record("m", namespace="ann").ref, record("m", namespace="bob").ref
     disguised = kind(own, *[others] * (len(kind._fields) - 1))
@@ -189,7 +189,7 @@ def test_doctor_examines_only_what_a_limited_token_may_read(live: Live, tmp_path
     assert "may not read namespace bob" in finding.what
 
 
-def test_a_transaction_of_another_token_is_unknown(live: Live, tmp_path: Path) -> None:
+def test_another_tokens_transaction_is_unknown(live: Live, tmp_path: Path) -> None:
     mine, other = client(live), client(live, _token(tmp_path, "ann:admin"))
     with mine.transaction():
         other._local.transaction = mine._local.transaction

@@ -537,7 +537,7 @@ def test_an_existing_point_is_never_overwritten(driver: QdrantDriver) -> None:
     }
 
 
-def test_exactly_one_of_many_concurrent_writers_of_a_position_succeeds(server: ApiServer) -> None:
+def test_exactly_one_of_many_concurrent_writers_to_a_position_succeeds(server: ApiServer) -> None:
     stores = [QdrantStore(f"{server.url}/team", SPACE) for _ in range(6)]
     drivers = [store._driver for store in stores]
     drivers[0].set_missing_state({"schema": "1"})
@@ -558,7 +558,7 @@ def test_exactly_one_of_many_concurrent_writers_of_a_position_succeeds(server: A
         store.close()
 
 
-def test_the_second_writer_of_a_position_gets_a_conflict(server: ApiServer) -> None:
+def test_the_second_writer_to_a_position_gets_a_conflict(server: ApiServer) -> None:
     first, second = (QdrantStore(f"{server.url}/team", SPACE) for _ in range(2))
     first.append([record("m", text="first")])
     with pytest.raises(Conflict):
@@ -590,7 +590,7 @@ def test_different_changes_are_sent_in_one_request(server: ApiServer) -> None:
     assert {name: found["ended"] for name, found in payloads(driver).items()} == {"a": 2, "b": 3}
 
 
-def test_concurrent_changes_of_another_writer_are_kept(
+def test_concurrent_changes_by_another_writer_are_kept(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = (
@@ -842,7 +842,7 @@ def test_a_server_version_that_would_overwrite_points_is_refused(server: ApiServ
     assert server.client.get_collections().collections == []
 
 
-def test_a_collection_of_another_program_is_refused(server: ApiServer) -> None:
+def test_another_programs_collection_is_refused(server: ApiServer) -> None:
     server.client.create_collection(
         "memories", vectors_config=models.VectorParams(size=4, distance="Dot")
     )

@@ -150,7 +150,7 @@ def test_repeating_the_call_finishes_an_interrupted_move(
         assert (exported(bob), exported(alice)) == ([], before)
 
 
-def test_a_copy_changed_meanwhile_is_not_overwritten(
+def test_a_copy_changed_in_the_meantime_is_not_overwritten(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:

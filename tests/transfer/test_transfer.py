@@ -346,7 +346,7 @@ def test_every_store_exports_lines_in_the_same_order(full: SQLiteStore) -> None:
     assert groups == ["0" * 36, IDS[5], "Talk", "about", "talk", "talk", "zebra", "über"]
 
 
-def test_memories_with_the_ids_of_another_program_are_exported_in_the_same_order(
+def test_memories_with_ids_from_another_program_are_exported_in_the_same_order(
     opened: Open,
 ) -> None:
     store = opened()

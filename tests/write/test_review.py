@@ -38,7 +38,7 @@ class Interrupted(FakeEmbedder):
         return super().embed(text)
 
 
-def test_a_memory_that_another_person_changed_meanwhile_is_not_accepted(
+def test_a_memory_that_another_person_changed_in_the_meantime_is_not_accepted(
     tmp_path: Path,
 ) -> None:
     clock, embedder, url = (

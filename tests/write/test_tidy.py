@@ -104,7 +104,9 @@ def test_a_rejected_proposal_does_not_return(memories: Memories, project: Path) 
     assert memories.truth.tidy() == []
 
 
-def test_a_memory_that_changed_meanwhile_is_not_touched(memories: Memories, project: Path) -> None:
+def test_a_memory_that_changed_in_the_meantime_is_not_touched(
+    memories: Memories, project: Path
+) -> None:
     stale = create(memories, "Postgres is on 5433, see compose.yml")
     (project / "compose.yml").write_text("port: 5434\n")
     [(_, proposal)] = memories.truth.tidy()

@@ -184,7 +184,7 @@ def test_entries_can_be_added_during_a_drain(tmp_path: Path) -> None:
 # --- concurrent use
 
 
-def test_a_second_drain_loses_no_entry_added_meanwhile(tmp_path: Path) -> None:
+def test_a_second_drain_loses_no_entry_added_in_the_meantime(tmp_path: Path) -> None:
     """A drain removes entries by their positions: if another drain had removed some, it would
     remove others.
     """

@@ -188,7 +188,7 @@ def test_a_long_pause_begins_a_session(memories: Memories, at_once: bool) -> Non
     assert found == PAUSES
 
 
-def test_a_session_has_a_maximum_of_turns(memories: Memories) -> None:
+def test_a_session_has_a_maximum_number_of_turns(memories: Memories) -> None:
     assert SESSION_TURNS == 64
     for size in (1, 50, 131):
         for start in range(0, 131, size):
@@ -293,7 +293,7 @@ BAD_NAMES: list[tuple[Any, str]] = [
 ]
 
 
-def test_an_invalid_name_of_a_conversation_is_refused(memories: Memories) -> None:
+def test_an_invalid_conversation_name_is_refused(memories: Memories) -> None:
     calls: dict[str, Callable[[Any], object]] = {
         "add": lambda name: memories.add_turns(name, ["hello"]),
         "tail": memories.tail_turns,
@@ -640,7 +640,7 @@ BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_an_invalid_filter_of_a_search_is_refused(memories: Memories) -> None:
+def test_an_invalid_search_filter_is_refused(memories: Memories) -> None:
     failures = []
     for filters, part in BAD_FILTERS:
         with pytest.raises(InvalidInput) as caught:

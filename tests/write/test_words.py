@@ -42,7 +42,7 @@ def spelled(number: int, joint: str) -> str:
     return f"{spelled(number // power, joint)} {name} {rest}".strip()
 
 
-def test_a_number_of_several_words_becomes_one_number() -> None:
+def test_a_number_in_several_words_becomes_one_number() -> None:
     numbers = [*range(1_000), *range(1_000, 100_000, 1_000), 1_001, 1_099, 2_050, 30_000]
     rows = [
         (spelled(number, joint), str(number)) for number in numbers for joint in ("", "and", "y")

@@ -205,7 +205,7 @@ async def process(host: str, port: int) -> AsyncIterator["Client"]:
 def environment(host: str, port: int) -> dict[str, str]:
     """Return the environment for the process.
 
-    Version 0.2.6 reads CHROMA_HOST, not the documented CHROMA_HTTP_HOST.
+    chroma-mcp 0.2.6 reads CHROMA_HOST, not the documented CHROMA_HTTP_HOST.
     """
     inherited = {name: value for name, value in os.environ.items() if name.startswith("CHROMA_")}
     return {

@@ -214,7 +214,7 @@ class EngineBackend:
         return (entry.origin.namespace, entry.origin.user) == (reader, user())
 
     def count_window(self, window: str) -> int:
-        """Return the number of memories in our own namespace that are tagged with a window."""
+        """Return the number of memories in our own namespace that are tagged with this window."""
         with translate_errors():
             page = self.memories.list(tags={_WINDOW: _window_tag(window)}, limit=1_000)
         return sum(memory.namespace == self.memories.namespace for memory in page.memories)

@@ -92,7 +92,7 @@ class Reply:
     Attributes:
         text: The text for the model; may be empty.
         context: The recalled context that is part of the text; None if nothing was recalled.
-        error: Why the recall or the capture failed; else empty.
+        error: Why the recall or the capture failed; empty if neither failed.
         probe: The request to probe the store with; None if no probe is needed.
         probe_seconds: How long the probe may take.
     """
@@ -236,7 +236,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
 
 def _start_wanted_server(start_server: "Callable[[str], None]") -> None:
-    """Start a server for the store, unless a setting forbids it."""
+    """Start a server for the store, unless the setting `serve` is off."""
     from pathlib import Path
 
     from memories.config import load_config

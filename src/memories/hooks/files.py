@@ -162,7 +162,7 @@ def _memory_home() -> str:
 
 
 def _absolute(path: str, name: str) -> str:
-    """Return the absolute path of a folder.
+    """Return the absolute path of the folder that a setting names.
 
     Args:
         path: The value of the setting.

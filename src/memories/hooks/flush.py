@@ -2,7 +2,7 @@
 
 An event leaves the inbox only after everything in it is stored. If a flusher is killed, the next
 one recognizes what is already stored: a turn by its text and its number among turns with the same
-text, a memory by its text.
+text, and a memory by its text.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class Flushed(NamedTuple):
         proposed: Number of new memories that await review.
         summaries: Number of new session notes and new versions of existing ones.
         waiting: Number of bytes that are still in the inbox.
-        reasons: Sentences that say why events are still in the inbox or were moved away.
+        reasons: Sentences that say why events are still in the inbox or were moved aside.
     """
 
     sessions: int = 0
@@ -333,7 +333,7 @@ def _shorten_first(texts: Iterable[str], max_tokens: int, was_shown: Callable[[s
 
 
 def _shorten(text: str, max_tokens: int, was_shown: Callable[[str], bool]) -> str:
-    """Return a text's new sentences on one line, as many as fit; "…" stands for the rest.
+    """Return as many of a text's new sentences as fit on one line; "…" stands for the rest.
 
     If not even the first sentence fits, return its first words.
     """
@@ -350,7 +350,7 @@ def _shorten(text: str, max_tokens: int, was_shown: Callable[[str], bool]) -> st
 
 
 def _cut(sentence: str, max_tokens: int) -> str:
-    """Cut a sentence to at most `max_tokens` tokens, if possible after a word."""
+    """Cut a sentence to at most `max_tokens` tokens, after a whole word if possible."""
 
     def fits(length: int) -> bool:
         return estimate_tokens(f"{sentence[:length]}…") <= max_tokens

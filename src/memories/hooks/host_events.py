@@ -115,7 +115,7 @@ class HostEvent:
 
     @property
     def is_of_subagent(self) -> bool:
-        """Whether the event is from a subagent, for which Codex runs the session's hooks, too.
+        """Whether a subagent caused the event: Codex runs a session's hooks for subagents too.
 
         Codex's reviewer sends no agent id, but names its own transcript. A transcript's name
         contains the id of its session, so the reviewer's does not contain this session's id.

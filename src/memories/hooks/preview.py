@@ -70,8 +70,8 @@ class PreviewedText(NamedTuple):
         turns: The recalled conversation turns.
         silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
             Empty if they do.
-        error: Why the store did not respond and the scratchpad was used; empty if the store
-            did.
+        error: Why the store did not respond, so that the scratchpad was used; empty if it
+            responded.
     """
 
     text: str

@@ -95,8 +95,8 @@ class RecallTrace:
         projects: All names of the session's project.
         rated: The memories that the searches considered, by id.
         selected: The ids of the memories that passed the gate.
-        current: The ids of the selected memories or of their corrections, in order of rating;
-            without the newer memories that `_add_newer` adds.
+        current: The ids of the selected memories, or of their corrections, in order of rating. The
+            newer memories that `_add_newer` adds are not included.
         left_out: Why a memory or turn that passed the gate may not be shown, by id.
         turns: The recalled turns, with their neighbours.
         turn_ratings: The rating of the turns that passed the gate, by id.

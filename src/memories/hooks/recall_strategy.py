@@ -1,10 +1,10 @@
 """Recall strategy of a hook: ask the server, else search in this process, else use the scratchpad.
 
 A session waits for an unresponsive store only once. Before a hook asks the store, it records in the
-session's file that the store is suspect from its deadline on. Once the store has responded, the
-hook clears that entry; a hook that is killed while waiting leaves the entry behind. While the store
-is suspect, the session's hooks answer from the scratchpad, and probe the store after the host has
-received their response.
+session's file that the store is suspect from the hook's deadline on. Once the store has responded,
+the hook clears that entry; a hook that is killed while waiting leaves the entry behind. While the
+store is suspect, the session's hooks answer from the scratchpad, and probe the store after the host
+has received their response.
 
 Requests and contexts travel to the server and back as JSON.
 """

@@ -52,8 +52,8 @@ class Session:
         off: Whether the session switched memory off.
         folder: The session's working folder.
         ended: Whether the session has ended and was not resumed.
-        in_context: The memories and turns now in the session's context: for each one's mark (see
-            `mark`), the hashes of the sentences that were last shown with it.
+        in_context: The memories and turns now in the session's context. The keys are their marks
+            (see `mark`); the values are the hashes of the sentences last shown with them.
         has_context: Whether the session's context still contains a text that hooks gave it.
         resumed: Whether the session was resumed with its earlier context.
         forked_at: When the session was forked from another, in milliseconds since 1970; 0 if it was

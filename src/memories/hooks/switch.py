@@ -195,7 +195,7 @@ def lines_of(off: "Iterable[str]", name: str, home: "Path") -> set[str]:
 
 
 def why_not_captured(folders: "Sequence[str]", patterns: str) -> str:
-    """Return the reason nothing is captured in a folder; empty if the setting allows it.
+    """Return the reason nothing is captured in a folder; empty if the setting allows capturing.
 
     Args:
         folders: The folder, then its parents; a pattern may match any of them.

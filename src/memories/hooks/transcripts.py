@@ -332,7 +332,7 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
 
 
 def folder_of(host: str) -> str:
-    """Return the folder of a host's own files, which a variable may move out of the user's home."""
+    """Return the folder of a host's own files, which an environment variable may move elsewhere."""
     variable, default, _ = _FOLDERS[host]
     return os.environ.get(variable) or os.path.join(os.path.expanduser("~"), default)
 

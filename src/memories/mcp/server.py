@@ -122,7 +122,7 @@ class OurTool(Tool):
 
 
 class OurServer(MCPServer):
-    """A server that refuses a wrong prompt in one sentence; the SDK would log a traceback."""
+    """A server that refuses invalid prompt requests in one sentence, with no traceback."""
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Any = None

@@ -127,8 +127,8 @@ class Tools:
     """Agents' tools: each method is a tool, and models read its docstring.
 
     Attributes:
-        write_order: Held by each write. If all calls come from one client, this is a lock, so that
-            writes are applied in the order in which they arrive.
+        write_order: Held during each write. If all calls come from one client, this is a lock, so
+            that writes are applied in the order in which they arrive.
     """
 
     write_order: AbstractAsyncContextManager[None] = nullcontext()

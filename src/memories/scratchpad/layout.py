@@ -71,7 +71,7 @@ class Pad(NamedTuple):
         size: The maximum number of entries when they were chosen.
         waiting: The number of memories that were awaiting review.
         written: When it was brought up to date with the store, ISO 8601; empty if it never was.
-        until: When the next correction expires, and a corrected memory must be shown again, ISO
+        until: When the next correction expires, so that the corrected memory is shown again, ISO
             8601; usually empty.
         entries: The entries.
         left_out: Ids that the user has removed.

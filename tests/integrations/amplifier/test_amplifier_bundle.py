@@ -76,7 +76,7 @@ def test_the_other_behaviors_switch_memory_on(talk: Any) -> None:
         assert [message["role"] for message in model.requests[0]] == ["system"] * blocks + ["user"]
 
 
-def test_explicit_mode_and_capture_leave_the_bundle_s_context_manager_alone() -> None:
+def test_explicit_mode_and_capture_leave_the_bundles_context_manager_alone() -> None:
     assert "session" not in plan_of("memory-explicit", "memory-capture")
     assert "hooks" not in plan_of("memory-autonomous")
 

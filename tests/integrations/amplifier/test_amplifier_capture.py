@@ -233,7 +233,7 @@ def test_a_resumed_session_captures_nothing_twice(talk: Any, bob: Bob, tmp_path:
 # --- a user switches a session's memory
 
 
-def test_the_prompt_of_the_specification_switches_memory_on(talk: Any, tmp_path: Path) -> None:
+def test_the_specifications_prompt_switches_memory_on(talk: Any, tmp_path: Path) -> None:
     """Even without configuration, its sentence switches memory on from the next prompt."""
     with Memories(namespace="bob") as memories:
         memories.create("The user prefers PostgreSQL for new projects")

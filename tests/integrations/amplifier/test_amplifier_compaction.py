@@ -103,7 +103,7 @@ def test_omitted_messages_stay_omitted_to_keep_the_prompt_prefix_stable() -> Non
     assert second[:-1] == first
 
 
-def test_instructions_and_the_user_s_last_message_are_kept_in_a_long_turn() -> None:
+def test_instructions_and_the_users_last_message_are_kept_in_a_long_turn() -> None:
     messages = [{"role": "system", "content": "You are a bundle."}, user("Do it all.")]
     for number in range(200):
         messages += [call(f"c{number}"), result(f"c{number}", 60)]
@@ -179,7 +179,7 @@ def test_a_provider_without_limits_gets_the_default_budget(provider: object) -> 
     assert MemoriesContext(None, 5_000)._budget(70, provider) == 70
 
 
-def test_the_budget_is_computed_from_the_provider_s_limits() -> None:
+def test_the_budget_is_computed_from_the_providers_limits() -> None:
     from types import SimpleNamespace
 
     from memories.integrations.amplifier.context import MemoriesContext

@@ -23,7 +23,7 @@ def package(name: str) -> Path:
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("enabled", [True, False])
-def test_amplifier_s_validator_finds_no_problem(kind: str, name: str, enabled: bool) -> None:
+def test_amplifiers_validator_finds_no_problem(kind: str, name: str, enabled: bool) -> None:
     config = {"enabled": enabled, "agent_identity": "bob"}
     found = asyncio.run(VALIDATORS[kind]().validate(package(name), config=config))
     assert found.passed, found.errors
@@ -35,7 +35,7 @@ def test_amplifier_s_validator_finds_no_problem(kind: str, name: str, enabled: b
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_the_validator_s_command_finds_no_problem(kind: str, name: str) -> None:
+def test_the_validators_command_finds_no_problem(kind: str, name: str) -> None:
     command = [sys.executable, "-m", "amplifier_core.cli", "validate", kind, str(package(name))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

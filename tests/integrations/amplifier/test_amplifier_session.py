@@ -128,7 +128,7 @@ def test_a_session_continues_without_a_store_that_hangs(
 @pytest.mark.parametrize(
     ("name", "value"), [("DECAY_HALF_LIFE_HOURS", "soon"), ("MEMORY_HOME", "")]
 )
-def test_a_session_continues_despite_an_invalid_setting_of_memories(
+def test_a_session_continues_despite_an_invalid_memories_setting(
     name: str,
     value: str,
     talk: Any,
@@ -156,7 +156,7 @@ def test_memories_are_attributed_to_amplifier(talk: Any, bob: Bob) -> None:
     )
 
 
-def test_an_invalid_setting_of_the_tool_raises_a_one_line_error(talk: Any, bob: Bob) -> None:
+def test_an_invalid_tool_setting_raises_a_one_line_error(talk: Any, bob: Bob) -> None:
     bob["capabilities"]["memory"]["mode"] = "auto"
     with pytest.raises(RuntimeError, match="mode must be autonomous or explicit, not 'auto'"):
         talk(["Hello"], session=bob)

@@ -26,7 +26,7 @@ DIFFERENT = {
 }
 
 
-def test_all_tests_of_langgraph_pass_except_the_listed_ones(tmp_path: Path) -> None:
+def test_all_langgraph_tests_pass_except_the_listed_ones(tmp_path: Path) -> None:
     text = (DATA / "langgraph_store_tests.txt").read_text(encoding="utf-8")
     (tmp_path / "test_store.py").write_text(text, encoding="utf-8")
     shim = (DATA / "langgraph_shim.py").read_text(encoding="utf-8")

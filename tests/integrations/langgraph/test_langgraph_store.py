@@ -434,7 +434,7 @@ def test_secrets_in_values_are_redacted(ours: MemoriesStore) -> None:
     assert item.value["content"] == "see the notes"
 
 
-def test_items_of_another_namespace_of_memories_are_not_seen(tmp_path: Path) -> None:
+def test_items_in_another_memories_namespace_are_not_seen(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store"
     with (
         MemoriesStore(url, namespace="ann", embedder="fake") as ann,

@@ -404,7 +404,7 @@ def test_the_timeline_and_slider_show_an_earlier_day(site: Site, opened: Open) -
     page.locator("article").nth(5).wait_for()
 
 
-def test_memories_of_other_programs_appear_in_every_tab(site: Site, opened: Open) -> None:
+def test_memories_from_other_programs_appear_in_every_tab(site: Site, opened: Open) -> None:
     first = opened()
     second = first.context.new_page()
     second.goto(first.url)

@@ -438,7 +438,7 @@ def test_a_new_tag_name_stays_while_memories_arrive(site: Site, opened: Open) ->
     page.locator("th a:text-is('type')").wait_for()
 
 
-def test_undoing_an_edit_keeps_a_later_change_of_another_program(site: Site, opened: Open) -> None:
+def test_undoing_an_edit_keeps_a_later_change_by_another_program(site: Site, opened: Open) -> None:
     made = site.memories.create("Deploys happen on Tuesdays").memory
     assert made
     page = opened(f"/memories/{made.id}")

@@ -68,7 +68,7 @@ def socket_path(environment: Mapping[str, str]) -> str:
 # --- the same answers
 
 
-def test_a_server_answers_without_work_in_the_process_of_the_command(
+def test_a_server_answers_without_work_in_the_commands_process(
     memory: Run, serving: Callable[..., Any]
 ) -> None:
     serving()
@@ -130,7 +130,7 @@ def test_every_setting_is_sent_with_a_command() -> None:
     ] == []
 
 
-def test_a_client_of_another_postgresql_server_does_its_own_work() -> None:
+def test_a_client_with_another_postgresql_server_does_its_own_work() -> None:
     own = {"TZ": "Asia/Tokyo", "PGHOST": "db1", "PGPASSWORD": "s"}
     callers = {**own, "PGHOST": "db2", "HOME": "/root"}
     assert all(map(client.is_carried, own))

@@ -407,7 +407,7 @@ class Conversations:
     @pytest.mark.parametrize(
         "seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))]
     )
-    def test_pages_and_tails_are_right_with_messages_of_several_parts(
+    def test_pages_and_tails_are_right_with_multi_part_messages(
         self, store: Store, seed: int
     ) -> None:
         memories, chance = of(store), random.Random(seed)

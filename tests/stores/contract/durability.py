@@ -343,7 +343,7 @@ class Durability(Opened):
         assert len({entry.ref for entry in records}) == len(records) == 48
         assert all(entry.fields == {"turn": int(entry.ref.group[-2:])} for entry in records)
 
-    def test_errors_of_drivers_are_translated(self, store: Store) -> None:
+    def test_driver_errors_are_translated(self, store: Store) -> None:
         store.append([record("m", key="k")])
         for wrong in (record("m"), record("n", key="k")):
             with pytest.raises(MemoriesError):

@@ -203,7 +203,7 @@ class Isolation(Opened):
         assert seen(store, pool("bob")) == before
         assert store.count(pool("ann", state="any")) == 0
 
-    def test_better_matches_of_another_namespace_do_not_crowd_out_your_own(
+    def test_better_matches_in_another_namespace_do_not_crowd_out_your_own(
         self, store: Store
     ) -> None:
         store.append(

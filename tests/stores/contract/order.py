@@ -141,7 +141,7 @@ class Order(Opened):
 
     # --- uniqueness
 
-    def test_the_second_writer_of_a_position_gets_a_conflict(self, open_store: OpenStore) -> None:
+    def test_the_second_writer_to_a_position_gets_a_conflict(self, open_store: OpenStore) -> None:
         open_store(SPACE).append([record("m", text="first")])
         with pytest.raises(Conflict):
             open_store(SPACE).append([record("m", text="second")])

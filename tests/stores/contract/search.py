@@ -534,7 +534,7 @@ class Search(Opened):
         store.append([turn(5, labels={SPEAKER: "Carl"})])
         assert store.values(HISTORY, ["ann"], SPEAKER) == ["Carl"]
 
-    def test_a_value_of_a_failed_transaction_does_not_exist(self, store: Store) -> None:
+    def test_a_value_from_a_failed_transaction_does_not_exist(self, store: Store) -> None:
         with failing(), store.transaction():
             store.append([turn(0, labels={SPEAKER: "Ann"})])
             raise ZeroDivisionError

@@ -217,7 +217,7 @@ class Undo(Opened):
             "rollback",
         ]
 
-    def test_a_rollback_of_one_writer_keeps_writes_of_others(self, store: Store) -> None:
+    def test_a_rollback_of_one_writers_changes_keeps_those_by_others(self, store: Store) -> None:
         clock = Clock()
         ann = open_memories(store, clock)
         mallory = Memories(

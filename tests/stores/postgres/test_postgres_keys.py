@@ -189,7 +189,7 @@ def test_another_server_answers_a_retry_with_the_first_answer(
     [(*FORCED, (2, 0)), (*TURNS, (1, 2)), (*MANY, (3, 0))],
     ids=["create", "turns", "many"],
 )
-def test_another_server_completes_a_request_of_a_killed_server_only_once(
+def test_another_server_completes_a_killed_servers_request_only_once(
     serve: Serve, memories: Memories, place: str, path: str, body: Any, there: tuple[int, int]
 ) -> None:
     memories.create("Deploys happen on Tuesdays")  # the forced request doesn't repeat this one

@@ -96,7 +96,7 @@ def two_servers(
         yield made
 
 
-def test_writes_of_one_process_appear_in_the_streams_of_another(
+def test_writes_by_one_process_appear_in_the_streams_of_another(
     two_servers: list[Process], server: Node
 ) -> None:
     one, other = two_servers

@@ -30,7 +30,7 @@ def pooler(request: pytest.FixtureRequest, server: Node) -> Iterator[str]:
     )
 
 
-def test_stores_of_two_schemas_can_share_a_session(pooler: str, opened: Opened) -> None:
+def test_stores_in_two_schemas_can_share_a_session(pooler: str, opened: Opened) -> None:
     one, two = (
         opened(f"{pooler}?schema=teama&partitions=1"),
         opened(f"{pooler}?schema=teamb&partitions=2", OTHER),

@@ -176,7 +176,7 @@ def test_a_record_removed_while_its_table_is_copied_is_erased_too(
 def test_an_older_transaction_does_not_keep_removed_records(
     server: Node, store: PostgresStore
 ) -> None:
-    """It could still see the rows, and so could a VACUUM or ANALYZE of a table."""
+    """The transaction could still see the rows, and so could a VACUUM or ANALYZE of a table."""
     store.append([record(f"m{number}", text="plain") for number in range(5)])
     store.append([record("gone", text="zanzibarian secrecy")])
     with psycopg.connect(server.url()) as reader:

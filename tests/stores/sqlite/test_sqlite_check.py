@@ -153,7 +153,7 @@ def test_a_damaged_record_affects_no_other_record(path: Path, sql: str) -> None:
 
 
 def test_a_check_reports_an_end_that_was_never_written(path: Path) -> None:
-    """It hides the record from reads of current records, so no read finds the damage."""
+    """The end hides the record from reads of current records, so no read finds the damage."""
     run(path, "UPDATE record SET ended_at = 1763700000000, ended_by = 'delete' WHERE seq = 15")
     store = SQLiteStore(path, SPACE)
     assert len(store.scan(pool(), limit=1_000)) == 39
@@ -548,7 +548,7 @@ def test_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
 # --- forgetting
 
 
-def test_a_file_of_an_older_version_is_rewritten_once(path: Path) -> None:
+def test_a_file_from_an_older_version_is_rewritten_once(path: Path) -> None:
     """Its deletions left bytes in free pages, which later deletions don't overwrite."""
     junk = (
         "DELETE FROM meta WHERE name = 'secure'; "

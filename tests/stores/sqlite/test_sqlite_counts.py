@@ -273,7 +273,7 @@ def test_the_cost_of_tags_and_status_does_not_grow_with_the_store(tmp_path: Path
 
 @pytest.mark.parametrize("key", ["rare", "common"])
 def test_a_listing_by_label_checks_the_rarer_condition_first(store: SQLiteStore, key: str) -> None:
-    """Then a listing reads few rows, whether few records or nearly all have the label."""
+    """A listing then reads few rows, whether few records have the label or nearly all do."""
     store.append(
         [
             record(f"m{n:04}", labels={"common": "1"} | ({"rare": "1"} if n % 400 == 0 else {}))

@@ -242,7 +242,7 @@ def test_the_bytes_written_by_forgetting_do_not_grow_with_the_store(
 
 
 @pytest.mark.thorough
-def test_forgetting_leaves_no_prefix_of_a_word_in_the_table_of_pages(tmp_path: Path) -> None:
+def test_forgetting_leaves_no_prefix_of_a_word_in_the_page_table(tmp_path: Path) -> None:
     """The table finds a page by a prefix of the word that was the page's first when it was
     written.
     """

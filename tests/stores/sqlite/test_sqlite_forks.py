@@ -181,7 +181,7 @@ print(damage)
     assert run_python(script, path).stdout == "[]\n"
 
 
-def test_writes_of_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
+def test_writes_by_a_child_outlive_its_parent(path: Path, run_python: RunPython) -> None:
     """If SQLite treated the parent's locks as the child's, the last process to close would remove
     the log that the child uses.
     """

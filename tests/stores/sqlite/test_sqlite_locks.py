@@ -74,7 +74,7 @@ def holder(path: Path, start_python: StartPython) -> Piped:
     return running
 
 
-def test_the_error_of_a_busy_store_names_the_process_that_holds_it(
+def test_the_error_for_a_busy_store_names_the_process_that_holds_it(
     store: SQLiteStore, holder: Piped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.4)

@@ -111,7 +111,7 @@ server:/home /home nfs4 rw 0 0
         ("/mnt/my share/x", "cifs"),
     ],
 )
-def test_the_filesystem_of_a_folder_is_that_of_its_nearest_mount(folder: str, kind: str) -> None:
+def test_a_folders_filesystem_is_that_of_its_nearest_mount(folder: str, kind: str) -> None:
     assert filesystem_of(folder, MOUNTS) == kind
 
 
@@ -161,7 +161,7 @@ def test_a_filesystem_is_looked_up_once_per_process(
 
 
 @pytest.mark.parametrize("problem", ["link", "folder"])
-def test_an_error_of_the_lock_file_names_the_lock_file(
+def test_an_error_about_the_lock_file_names_it(
     path: Path, store: SQLiteStore, problem: str
 ) -> None:
     lock = Path(f"{path}.lock")

@@ -45,7 +45,7 @@ def labelled(store: SQLiteStore) -> dict[str, dict[str, str]]:
     return {entry.ref.group: dict(entry.labels) for entry in store.scan(pool(), limit=1_000)}
 
 
-def test_counting_a_read_does_not_clear_the_cache_of_searches(open_store: OpenStore) -> None:
+def test_counting_a_read_does_not_clear_the_search_cache(open_store: OpenStore) -> None:
     store = open_store()
     store.append([record("m1", text="apple")])
     cache: ReadCache[str, int] = ReadCache(10)

@@ -129,9 +129,7 @@ def test_the_ten_best_records_are_found(
     exact_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With few exact rows, even a selective filter uses the blocks, and must go far down their
-    list.
-    """
+    """With few exact rows, even a selective filter uses the blocks and must go far down their list."""
     monkeypatch.setattr(sqlite_vectors, "EXACT_ROWS", exact_rows)
     assert recall_at_10(many, clusters, pool(**conditions), meant) >= 0.99
 
@@ -152,7 +150,7 @@ def test_most_vectors_of_a_large_store_are_in_blocks(
 def test_an_unselective_search_uses_the_blocks(
     many: SQLiteStore, clusters: Any, path: Path, run_python: RunPython
 ) -> None:
-    """Without the blocks' bits it finds little, so the test of recall tests the blocks."""
+    """Without the blocks' bits, a search finds little, so the recall test does test the blocks."""
     script = (
         "import sys, apsw; "
         "apsw.Connection(sys.argv[1]).execute('UPDATE block SET bits = zeroblob(length(bits))')"
@@ -367,9 +365,7 @@ def test_the_form_of_codes_changes_only_with_new_vectors(path: Path) -> None:
 def test_vectors_of_other_namespaces_change_no_result_of_the_blocks(
     clusters: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So few are rescored that their selection is partly random; other namespaces must not
-    influence it.
-    """
+    """So few vectors are rescored that the choice is partly random; other namespaces must not affect it."""
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 512)
     monkeypatch.setattr(sqlite_vectors, "MIN_RESCORED", 40)
     monkeypatch.setattr(sqlite_vectors, "MIN_MATCHING", 20)
@@ -553,9 +549,7 @@ def test_a_scan_of_unstaged_records_restarts_when_staged_vectors_are_dropped(
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 64])
 def test_vectors_get_their_block_despite_writes_between_them(step: int) -> None:
-    """Memories that are added one by one have every second seq, since entries of the log are in
-    between.
-    """
+    """Memories added one by one get every second sequence number; log entries get the others."""
     for start in (1, 2):
         looks = [
             seq

@@ -268,7 +268,7 @@ def _results_of_bob(store: SQLiteStore) -> str:
 def test_many_records_in_one_namespace_do_not_hide_records_in_another(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
-    """Its lines are between those of bob and share a word with them."""
+    """Its records lie between those of bob in the index and share a word with them."""
     if lines < 10_000:
         monkeypatch.setattr(sqlite_words, "_RANK_ALL_ROWS", 100)
         monkeypatch.setattr(sqlite_words, "_RANK_AT_MOST", 20)
