@@ -51,7 +51,7 @@ _NAMES = frozenset(
     PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS
     TIDY_COMMAND""".split()
 )
-# Some of these are read by the clients of stores, such as those with PG by PostgreSQL's libpq.
+# The clients of stores read some of these: PostgreSQL's libpq, for example, those with PG.
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
     "XDG_", "LC_", "SSL_", "PG",

@@ -203,8 +203,8 @@ TURNS: list[tuple[str, bytes, str]] = [
     ("57", b'{"content":"a","created_at":1e18}', "not a date or time"),
     ("1", b'{"content":""}', "content is empty"),
     ("2", '{"content":"\u200b"}'.encode(), "content has no visible text"),
-    ("5", b'{"content":"a\\u0000b"}', "content contains a NUL character at 1"),
-    ("6", b'{"content":"a\\ud800"}', "content is not valid Unicode at 1"),
+    ("5", b'{"content":"a\\u0000b"}', "content contains a NUL character at position 1"),
+    ("6", b'{"content":"a\\ud800"}', "content is not valid Unicode at position 1"),
 ]
 
 

@@ -117,10 +117,10 @@ TABLE = [
     content("3", ("a fox. " * MIB)[: MIB + 1], f"content is {MIB + 1} bytes; the limit is {MIB}"),
     content("3", "ü" * (MIB // 2 + 1), f"content is {MIB + 2} bytes"),
     piped("4", b"a" * (64 * MIB), f"content is larger than the limit of {MIB} bytes"),
-    content("5", "abc\0def", "content contains a NUL character at 3"),
-    piped("5", b"abc\0def", "content contains a NUL character at 3"),
-    content("6", "a\ud800b", "content is not valid Unicode at 1"),
-    content("6", "a\udcffb", "content is not valid Unicode at 1"),
+    content("5", "abc\0def", "content contains a NUL character at position 3"),
+    piped("5", b"abc\0def", "content contains a NUL character at position 3"),
+    content("6", "a\ud800b", "content is not valid Unicode at position 1"),
+    content("6", "a\udcffb", "content is not valid Unicode at position 1"),
     piped("7", b"one\ntwo \xff", "line 2 of content is not UTF-8 (byte 0xff at 8)"),
     piped("8", "content".encode("utf-16"), "looks like UTF-16; save it as UTF-8"),
     piped("1", b"", "content is empty"),
@@ -339,8 +339,8 @@ TABLE = [
     Bad(
         "53", ("search", "-"), None, 2, "limit of 16384 bytes; shorten or split it", b"q" * 2 * MIB
     ),
-    query("55", "a\0b", "query contains a NUL character at 1"),
-    query("55", "a\ud800", "query is not valid Unicode at 1"),
+    query("55", "a\0b", "query contains a NUL character at position 1"),
+    query("55", "a\ud800", "query is not valid Unicode at position 1"),
     *[
         time("57", text)
         for text in ("2024-13-01", "0000-01-01", "1e18", "yesterday-ish", "", "2024-02-30", "7 pc")

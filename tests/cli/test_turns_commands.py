@@ -464,7 +464,7 @@ ADD = ("turns", "add", "trip")
 BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, ""), "", "content is empty"),
     ((*ADD, " \n"), "", "content has no visible text"),
-    ((*ADD, "a\0b"), "", "content contains a NUL character at 1"),
+    ((*ADD, "a\0b"), "", "content contains a NUL character at position 1"),
     (
         (*ADD, "hello", "--role", "robot"),
         "",
@@ -527,7 +527,7 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     ((*ADD, "-"), lines(LINE) + '\n\n{"content": "a"', "line 3 is not JSON"),
     ((*ADD, "-"), b'{"content": "\xff"}', "line 1 of input is not UTF-8"),
     ((*ADD, "-"), lines(LINE).encode("utf-16"), "looks like UTF-16; save it as UTF-8"),
-    ((*ADD, "-"), '{"content": "\\ud800"}', "content is not valid Unicode at 0"),
+    ((*ADD, "-"), '{"content": "\\ud800"}', "content is not valid Unicode at position 0"),
     (
         ("search", "q", "--in", "everything"),
         "",

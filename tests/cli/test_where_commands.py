@@ -84,7 +84,7 @@ def test_a_list_shows_memories_that_match_an_expression(memory: Command) -> None
 def test_an_invalid_expression_changes_nothing(memory: Command, command: tuple[str, ...]) -> None:
     answer = memory(*command, "--where", "type = fact and and")
     assert answer.code == 2
-    assert answer.error.startswith("where is invalid at character 17: ")
+    assert answer.error.startswith("the expression in where is invalid at character 17: ")
 
 
 @pytest.mark.usefixtures("filled")

@@ -31,7 +31,12 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         {"content": "a" * (MIB + 1)},
         f"content is {MIB + 1} bytes; the limit is {MIB}",
     ),
-    ("5", "create_memory", {"content": "abc\0def"}, "content contains a NUL character at 3"),
+    (
+        "5",
+        "create_memory",
+        {"content": "abc\0def"},
+        "content contains a NUL character at position 3",
+    ),
     ("22", "get_history", {"id": UNKNOWN}, "Memory not found"),
     ("22", "delete_memory", {"id": UNKNOWN}, "Memory not found"),
     ("22", "get_history", {"id": "trip#0"}, "trip has no turn 0"),
@@ -88,7 +93,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         {"query": "q" * 100_000},
         "query is 100000 characters; the limit is 4096",
     ),
-    ("55", "search_memories", {"query": "a\0b"}, "query contains a NUL character at 1"),
+    ("55", "search_memories", {"query": "a\0b"}, "query contains a NUL character at position 1"),
     ("57", "search_memories", {"query": "q", "since": "2024-13-01"}, "not a date or time"),
     ("57", "search_memories", {"query": "q", "as_of": "x" * 5_000}, "not a date or time"),
     (

@@ -207,7 +207,7 @@ def test_errors_in_expressions_name_the_position() -> None:
     for text, place, what in rows:
         said = refusal(text)
         if (
-            not said.startswith(f"where is invalid at character {place}: ")
+            not said.startswith(f"the expression in where is invalid at character {place}: ")
             or what not in said
             or not said.isprintable()
         ):
@@ -222,7 +222,9 @@ def test_turns_refuse_names_that_only_memories_have() -> None:
 
 def test_anything_except_text_is_refused() -> None:
     texts = ["", "  ", None, 3, "x" * (MAX_CHARACTERS + 1)]
-    assert [text for text in texts if not refusal(text).startswith("where is ")] == []
+    assert [
+        text for text in texts if not refusal(text).startswith("the expression in where is ")
+    ] == []
 
 
 def test_expressions_accept_unknown_channels() -> None:
@@ -272,7 +274,7 @@ def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
         try:
             found = fits(text, record)
         except InvalidInput as exc:
-            assert str(exc).startswith("where is ")
+            assert str(exc).startswith("the expression in where is ")
         else:
             assert found in (True, False)
 

@@ -215,8 +215,8 @@ def test_sessions_of_two_conversations_are_separate(memories: Memories) -> None:
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"content": ""}, "content is empty"),
     ({"content": " \n\u200b"}, "content has no visible text"),
-    ({"content": "a\0b"}, "content contains a NUL character at 1"),
-    ({"content": "a\ud800"}, "content is not valid Unicode at 1"),
+    ({"content": "a\0b"}, "content contains a NUL character at position 1"),
+    ({"content": "a\ud800"}, "content is not valid Unicode at position 1"),
     (
         {"content": "x" * 4_000_001},
         "content is 4000001 characters; a turn can have at most 4000000; shorten it",
@@ -285,8 +285,8 @@ BAD_NAMES: list[tuple[Any, str]] = [
     ("  ", "conversation id is empty"),
     ("a\nb", "conversation id contains a line break"),
     ("a\x1fb", "conversation id contains a line break or another control character"),
-    ("a\0b", "conversation id contains a NUL character at 1"),
-    ("a\ud800", "conversation id is not valid Unicode at 1"),
+    ("a\0b", "conversation id contains a NUL character at position 1"),
+    ("a\ud800", "conversation id is not valid Unicode at position 1"),
     ("x" * 257, "conversation id is 257 characters; the limit is 256"),
     (5, "conversation id is of type int; pass a string"),
     (None, "conversation id is of type NoneType; pass a string"),

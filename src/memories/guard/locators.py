@@ -17,7 +17,7 @@ _NEXT_PARAMETER = (
 )
 _ID_PREFIX = (
     r"(?:^|[^A-Za-z0-9_+/-]|\\[nrt]|[0-9;]m)"
-    r"(?:-{1,2}[A-Z]?|(?:[A-Z]{1,9}[a-z]{0,15}-){1,3})?"  # an option, or words such as `Bearer-`
+    r"(?:-{1,2}[A-Z]?|(?:[A-Z]{1,9}[a-z]{0,15}-){1,3})?"  # such as `--`, `-D` or `Bearer-`
     r"((?:[a-z][a-z0-9]{1,15})(?:[_-][a-z0-9]{1,12}){0,3}[_-])$"
 )
 # Prefixes of ids that look like tokens but are public.

@@ -393,11 +393,11 @@ def has_control(text: str) -> bool:
 
 def _require_storable(text: str, name: str) -> None:
     if "\0" in text:
-        raise InvalidInput(f"{name} contains a NUL character at {text.index(chr(0))}")
+        raise InvalidInput(f"{name} contains a NUL character at position {text.index(chr(0))}")
     try:
         text.encode()
     except UnicodeEncodeError as exc:
-        raise InvalidInput(f"{name} is not valid Unicode at {exc.start}") from None
+        raise InvalidInput(f"{name} is not valid Unicode at position {exc.start}") from None
 
 
 def is_visible(character: str) -> bool:

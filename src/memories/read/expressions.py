@@ -93,19 +93,24 @@ def parse(text: str, names: Names) -> Node:
         InvalidInput: The expression is malformed; the message gives the position.
     """
     if not isinstance(text, str):
-        raise InvalidInput(f"where is of type {type(text).__name__}; pass a string")
+        raise InvalidInput(
+            f"the expression in where is of type {type(text).__name__}; pass a string"
+        )
     if len(text) > MAX_CHARACTERS:
-        raise InvalidInput(f"where is {len(text)} characters; the limit is {MAX_CHARACTERS}")
+        raise InvalidInput(
+            f"the expression in where is {len(text)} characters; the limit is {MAX_CHARACTERS}"
+        )
     if not text.strip():
         raise InvalidInput(
-            "where is empty; write a condition, such as: type = fact and updated > 7d"
+            "the expression in where is empty; write a condition, such as: "
+            "type = fact and updated > 7d"
         )
     return _Parser(text, names).parse()
 
 
 def error_at(column: int, problem: str) -> InvalidInput:
     """Return the error for a problem at a character of the expression."""
-    return InvalidInput(f"where is invalid at character {column}: {problem}")
+    return InvalidInput(f"the expression in where is invalid at character {column}: {problem}")
 
 
 def conditions(node: Node) -> list[Condition]:

@@ -226,7 +226,7 @@ def score_rivals(
 
 
 def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
-    """Return the candidates for a comparison, except those of low confidence and those from other
+    """Return the candidates for a comparison, except memories with a low confidence or from other
     projects. The most similar come first and, of equally similar ones, the newest.
     """
     project = draft.tags.get("project")
@@ -274,8 +274,9 @@ def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
 def _is_open_to_correction(writer: Writer, record: Record, draft: Draft) -> bool:
     """Return whether a draft may correct a record, regardless of their texts.
 
-    It may not if both have keys, or if the record is already corrected. A correction that the
-    draft supersedes doesn't count; it is retired later, when the draft is stored.
+    It may not correct a record if both have keys, or if the record is already corrected. A
+    correction that the draft supersedes doesn't count; it is retired later, when the draft is
+    stored.
     """
     have_keys = draft.key is not None and record.key is not None
     correction_id = versions.read_corrected_by(record, writer.now)

@@ -262,8 +262,8 @@ def keep_links(record: Record, is_kept: Callable[[str], bool]) -> Record:
 
 
 def settle_links(store: Store, namespace: str, memory_ids: Iterable[str]) -> None:
-    """Restore the links of memories that were moved or imported, except those to memories that are
-    not in this namespace.
+    """Restore the links of memories that were moved or imported, except links to memories outside
+    this namespace.
 
     Args:
         store: The store of the memories, in a transaction.
@@ -317,7 +317,7 @@ def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> Non
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
-    """Restore the links of a memory that was added without them, except those that no longer hold
+    """Restore the links of a memory that was added without them, except links that no longer hold
     or that other links have replaced.
 
     If a former neighbour has ended, only its own side of the link is restored, so that restoring
