@@ -164,10 +164,11 @@ def test_an_unsupported_method_gets_405_with_the_supported_methods(config: Confi
     with TestClient(build(config, options), base_url=BASE) as client:
         found = [
             (answer.status_code, answer.headers.get("allow"))
+            for method in ("PUT", "OPTIONS", "PROPFIND")
             for path in ("/mcp", "/health", "/login", "/api/memories", "/store/v1/scan", "/nowhere")
-            for answer in [client.put(path, json={})]
+            for answer in [client.request(method, path)]
         ]
-    assert found == [
+    expected = [
         (405, "DELETE, GET, HEAD, POST"),
         (405, "GET, HEAD"),
         (405, "GET, HEAD, POST"),
@@ -175,6 +176,7 @@ def test_an_unsupported_method_gets_405_with_the_supported_methods(config: Confi
         (405, "POST"),
         (404, None),
     ]
+    assert found == expected * 3
 
 
 def test_urls_stay_complete_if_the_home_folder_is_the_root(

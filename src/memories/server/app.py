@@ -343,11 +343,9 @@ async def _logout(request: Request) -> Response:
     return answer
 
 
-async def _nowhere(request: Request, exc: Exception) -> Response:
-    status = getattr(exc, "status_code", 404)
-    detail = "there is nothing at this path"
-    headers = {}
-    if status != 404:
-        detail = f"{request.method} is not supported for this path"
-        headers = {"allow": ", ".join(allowed_methods(request))}
-    return problem(status, f"{detail}; see /openapi.json for all routes", None, **headers)
+async def _nowhere(request: Request, _: Exception) -> Response:
+    methods = allowed_methods(request)
+    if not methods:
+        return problem(404, "there is nothing at this path; see /openapi.json for all routes")
+    detail = f"{request.method} is not supported for this path; see /openapi.json for all routes"
+    return problem(405, detail, None, allow=", ".join(methods))

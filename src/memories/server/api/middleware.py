@@ -215,7 +215,7 @@ def _check_request(scope: Scope, hosts: Container[str]) -> None:
         hosts: The accepted host names, without a port.
 
     Raises:
-        Refused: 400, 403, 405, 413, 415 or 421.
+        Refused: 400, 403, 413, 415 or 421.
     """
     headers = _single(scope["headers"])
     host = headers.get(b"host", "").lower()
@@ -231,9 +231,6 @@ def _check_request(scope: Scope, hosts: Container[str]) -> None:
     origin = headers.get(b"origin")
     if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
         raise Refused(403, "this request comes from another site (Origin)")
-    if scope["method"] not in METHODS:
-        allowed = ", ".join(sorted(METHODS))
-        raise Refused(405, "this HTTP method is not supported", allow=allowed)
     _check_body(scope, headers)
 
 

@@ -27,7 +27,7 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named, allowed_methods
-from memories.server.api.problems import Refused, error_response, json_response, problem
+from memories.server.api.problems import Refused, error_response, json_response
 from memories.server.api.routes import path_values, query_pairs
 from memories.server.api.server import ServerState
 from memories.server.api.store_routes import position
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 CHANGES = "/api/changes"
 _MAX_FIELDS = 100
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _SCRIPT = "text/javascript; charset=utf-8"
 _STATIC = {"page.css": "text/css; charset=utf-8", "page.js": _SCRIPT, "work.js": _SCRIPT}
 
@@ -88,7 +87,7 @@ def routes() -> list[BaseRoute]:
     pages = [get(page.path, _answer(page), f"page {page.path}") for page in PAGES]
     login = get("/login", show_login, "page /login")
     parts = [get(f"/static/{name}", _static(name), name) for name in _STATIC]
-    return [*pages, login, *parts, Route("/{rest:path}", _nowhere, methods=_METHODS)]
+    return [*pages, login, *parts, Route("/{rest:path}", _nowhere)]
 
 
 def _answer(page: PageRoute) -> Callable[[Request], object]:
@@ -205,10 +204,8 @@ def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
 
 async def _nowhere(request: Request) -> Response:
     """Answer a mistyped address; browsers get a page."""
-    if allowed_methods(request):
-        raise HTTPException(405)
-    if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        return problem(404, "there is nothing at this path; see /openapi.json for all routes")
+    if allowed_methods(request) or "text/html" not in request.headers.get("accept", ""):
+        raise HTTPException(404)
     view = View(
         "error.html", {"title": "Not found", "detail": "There is no such page."}, status=404
     )
