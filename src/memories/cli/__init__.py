@@ -147,12 +147,12 @@ def expand(arguments: list[str]) -> list[str]:
 
 
 def everyday_page() -> str:
-    """Return what `memory` prints without arguments: the commands to start with."""
+    """Return the page that `memory` prints without arguments: the commands to start with."""
     return _EVERYDAY
 
 
 def help_page() -> str:
-    """Return what `memory --help` prints: the commands by purpose, and the common rules."""
+    """Return the page that `memory --help` prints: the commands by purpose, and common rules."""
     blocks = [_HEAD]
     for heading, commands in _GROUPS.items():
         lines = [f"  {name:<10}  {line}" for name, (_, line) in commands.items()]

@@ -420,9 +420,9 @@ _session_option = option(
 def off(config: "Config", for_session: bool, everywhere: bool) -> None:
     """Switch hooks off: nothing is recalled or captured automatically.
 
-    This applies to the project with all its clones and working trees, or to the folder if it isn't
-    in a git repository. Commands and tools that an agent calls keep working. A .memories-off file
-    in a folder, or MEMORY_OFF=1 in the environment, has the same effect.
+    This applies to the working folder's project, with all its clones and working trees, or only to
+    the folder if it isn't in a git repository. Commands and tools that an agent calls keep working.
+    A .memories-off file in a folder, or MEMORY_OFF=1 in the environment, has the same effect.
     """
     _switch(config, for_session, everywhere, on=False)
 

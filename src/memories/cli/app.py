@@ -51,7 +51,7 @@ app = App("memory", commands=_NAMES, context_settings={"help_option_names": ["-h
 
 
 def run_command(arguments: Sequence[str]) -> object:
-    """Run a command and return its exit code; a result that is not a number means 0.
+    """Run a command and return its exit code; a result that is not a number counts as 0.
 
     Raises:
         InvalidInput: Click rejected the arguments. The message says why, and where to find help.
@@ -161,7 +161,7 @@ def completing(kind: str) -> Callable[..., Any]:
     """
 
     def run(context: click.Context, _parameter: click.Parameter, beginning: str) -> Any:
-        from memories.cli.complete import complete  # only shells need it
+        from memories.cli.complete import complete  # imported only for a completion
 
         return complete(kind, context, beginning)
 
@@ -245,7 +245,7 @@ class Option(click.Option):
 
 def parse_project(name: str) -> str | tuple[str, ...] | None:
     """Return a project in the form that `Memories.search` takes; None for a blank name."""
-    from memories.identity.place import find_project  # most commands don't name a project
+    from memories.identity.place import find_project  # most commands name no project
 
     return find_project(name)
 

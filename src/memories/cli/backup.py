@@ -357,7 +357,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _folders_instead_of_files(config: "Config") -> Iterator[Finding]:
-    """Yield a finding for each folder whose path should be that of one of our files."""
+    """Yield a finding for each folder that has the name of one of our files."""
     from memories.config import is_own_name
 
     folders = {config.home / name for name in _folders(config.home) if is_own_name(name, config)}

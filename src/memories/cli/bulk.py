@@ -1,4 +1,4 @@
-"""Changes to memories selected by id, key or --where; creation from lines; rollback."""
+"""Changes memories selected by id, key or --where, creates memories from lines, and rolls back."""
 
 import contextlib
 import sys
@@ -94,9 +94,9 @@ def restate_each(
     """Update or confirm each selected memory; print it and any changes to its links.
 
     Args:
-        memories: Where to change them.
-        selection: The memories.
-        change: Updates or confirms the memory with an id.
+        memories: The open `Memories`.
+        selection: The selected memories.
+        change: Updates or confirms the memory with the given id.
         verb: The participle for the output, such as "updated".
         changes: The arguments of `Memories.update`; None for a confirmation.
     """
@@ -142,8 +142,8 @@ def for_each(
     An error about one memory is printed and does not stop the others.
 
     Args:
-        selection: The memories.
-        run: Takes an id.
+        selection: The selected memories.
+        run: The function, which takes an id.
         shape: Returns a result's JSON.
         text: Returns a result's text.
         verb: The change to a memory, such as `deleted`; empty if nothing is changed.
@@ -450,7 +450,7 @@ def _render_line(answer: Mapping[str, Any]) -> str:
 def _open(file: str) -> contextlib.AbstractContextManager[BinaryIO]:
     if file == "-":
         return contextlib.nullcontext(sys.stdin.buffer)
-    from memories.transfer.sources.reader import open_named  # only a file needs it
+    from memories.transfer.sources.reader import open_named  # not needed for `-`
 
     return open_named(Path(file))
 

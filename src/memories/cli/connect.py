@@ -200,7 +200,7 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return the environment variables of this run to put into the server's entry.
+    """Return those of this run's environment variables that the server's entry should contain.
 
     Hosts start servers with only a few variables. An entry in a project's files gets none of ours,
     since other people clone the project.
@@ -234,7 +234,7 @@ def _connect(
     *,
     dry_run: bool,
 ) -> dict[str, Any]:
-    # Write the notes first: connecting makes the host's folder, so the host would look installed.
+    # Write the notes first: connecting creates the host's folder, which makes it look installed.
     notes = _notes(connector, request, program, is_changed=bool(changes))
     backups = {}
     if changes and not dry_run:
@@ -393,7 +393,7 @@ def _row(
     own = [connection for connection in connected if connection.host == name]
     try:
         by_plugin = has_plugin(connector, name)
-    except InvalidInput:  # a malformed file is reported with its connection
+    except InvalidInput:  # the list of connections reports a malformed file
         by_plugin = False
     row = {
         "host": name,

@@ -86,7 +86,10 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def with_settings(*options: Decorator) -> Decorator:
-    """Add options, some of which are settings; pass a `Config` as the first argument."""
+    """Return a decorator that adds options, and passes a `Config` as the first argument.
+
+    The options for output format, namespace and store override settings.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -110,7 +113,8 @@ def with_settings(*options: Decorator) -> Decorator:
 
 
 def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
-    """Add the options for output, namespace and store; pass a `Memories` as the first argument.
+    """Return a decorator that adds the options for output, namespace and store, and passes a
+    `Memories` as the first argument.
 
     Args:
         reads: Whether the command looks up memories; if so, it also gets `--no-shared`.
@@ -144,7 +148,7 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
 
 def load_settings(output: str | None, namespace: str | None, store: str | None) -> "Config":
     """Load this run's settings, and switch to its output format."""
-    from memories.config import load_config  # costs 4 ms, which `--help` avoids
+    from memories.config import load_config  # takes 4 ms, so not for `--help`
 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     configure(config)
@@ -173,7 +177,7 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
     """Open this run's memory, and store the edits made in its scratchpad file.
 
-    Damaged records and these edits are reported.
+    Damaged records and the stored edits are reported.
     """
     with make_memory(config, shared=shared) as memories:
         watch(memories.damaged)
@@ -183,7 +187,7 @@ def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
 
 
 def note_language(memories: "Memories", text: str) -> None:
-    """Print how to get the multilingual model, the first time that this model would help."""
+    """Print how to get the multilingual model, the first time that it would help."""
     from memories.embedders import give_hint
 
     if hint := give_hint(text, memories.embedder, memories.config.home):
@@ -259,7 +263,7 @@ def read_argument(argument: str, name: str, max_bytes: int = MAX_CONTENT_BYTES) 
     """
     if argument != "-":
         return argument
-    framing = len("\ufeff\r\n".encode())  # a byte order mark and a line end, not content
+    framing = len("\ufeff\r\n".encode())  # room for a byte order mark and a line end
     data = sys.stdin.buffer.read(max_bytes + framing + 1)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InvalidInput(f"{name} looks like UTF-16; save it as UTF-8")
@@ -438,7 +442,8 @@ def value_option(row: Parameter, group: str) -> Decorator:
 
 
 def filtered_by(*names: str) -> Decorator:
-    """Add the options for these filters; pass the given filters as `filters`, a dict.
+    """Return a decorator that adds the options for these filters, and passes the given filters as
+    the dict `filters`.
 
     `--project` is a separate filter, since it also finds memories that are valid in every project;
     `--tag project=NAME` is a plain tag.
@@ -496,7 +501,7 @@ def valid_until_option(*aliases: str) -> Decorator:
 
 
 def anchor_options(*aliases: str) -> Decorator:
-    """Return the options for anchors and dates of a memory; see `read_evidence`.
+    """Return the options for a memory's anchors and dates; see `read_evidence`.
 
     Args:
         *aliases: Other names for `--valid-until`.

@@ -59,8 +59,8 @@ class _Run:
             the same format as responses; None before that.
         change: What this run changed, as part of a sentence; empty while unknown, None if the run
             has not begun to change anything.
-        watched: The damage registers of the opened stores, each with its position when it was
-            opened.
+        watched: The damage registers of the opened stores, each with its position when its store
+            was opened.
         notes: The printed notes.
     """
 
@@ -318,7 +318,7 @@ def colored(stream: Any) -> bool:
 
 
 def as_sentence(clause: str) -> str:
-    """Return a clause with a capital letter and a full stop."""
+    """Turn a clause into a sentence: capitalize it, and add a full stop."""
     return f"{clause[0].upper()}{clause[1:]}."
 
 
@@ -358,7 +358,7 @@ def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return rows of names and values; the values are aligned, and wrapped on a terminal."""
+    """Format rows of names and values; the values are aligned, and wrapped on a terminal."""
     cells = [(name, value, width_of(name)) for name, value in rows]
     widest = max((width for _, _, width in cells), default=0)
     lines = []
@@ -372,14 +372,14 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def shorten(text: str, taken: int) -> str:
-    """Return the beginning of a text for a line with `taken` columns already used."""
+    """Shorten a text to fit on a line where `taken` columns are already used."""
     beginning = fold(safe(" ".join(text[:400].split())), taken + 1, limit=80)[0]
     is_whole = len(beginning) == len(safe(" ".join(text.split())))
     return beginning if is_whole else f"{beginning}…"
 
 
 def mark_lines(text: str, indent: str = "") -> str:
-    """Return content with a mark before each line, indenting all lines but the first.
+    """Put a mark before each line of content, and indent all lines except the first.
 
     Lines are wrapped here, since a terminal would continue a long line at the left edge, where our
     own lines begin.
@@ -414,7 +414,7 @@ def cut_around(lines: list[str], words: frozenset[str], command: str, indent: st
 
 
 def format_time(moment: "datetime | str") -> str:
-    """Return a time with its zone and age; it is in local time unless the writer gave a zone.
+    """Format a time with its zone and age, in local time unless the writer gave a zone.
 
     Args:
         moment: An aware time, or its ISO 8601 form.
@@ -564,7 +564,7 @@ def edit_text(content: str, store: Callable[[str], None], *, instead: str) -> bo
         )
     import shutil
     import tempfile
-    from pathlib import Path  # only the editor needs it
+    from pathlib import Path  # imported late; only the editor needs it
 
     editor = _find_editor()
     folder = Path(tempfile.mkdtemp(prefix="memory-"))
@@ -681,7 +681,10 @@ _LEFT_OUT = {
 
 
 def describe_left_out(reasons: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Describe the texts that a context leaves out and how to include them; empty if none."""
+    """Describe the texts that a context leaves out, and how to include them.
+
+    The description is empty if nothing is left out.
+    """
     parts = []
     for reason, description in _LEFT_OUT.items():
         if reason in reasons:

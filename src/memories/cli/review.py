@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from memories.write.review import Reviewed, Rivals
     from memories.write.tidy import Choose, Suggestion
 
-_MAY_DECIDE = "memories.review.may_decide"  # set in the context's meta if no subcommand was named
+_MAY_DECIDE = "memories.review.may_decide"  # key in `Context.meta` if no subcommand is named
 _REJECTED = "rejected"
 _TICK = timedelta(milliseconds=1)  # the precision of the store's times
 # An arrow or function key sends an escape character, and a sequence that ends in a letter: up is
@@ -137,7 +137,7 @@ def list_(
 
 
 def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
-    """Return a page, with the memories of an import grouped together."""
+    """Render a page, with the memories of each import grouped together."""
     if not page.memories:
         return "Nothing is waiting for review."
     groups: dict[str | None, list[str]] = {}
@@ -505,7 +505,7 @@ def tidy(memories: "Memories", dry_run: bool) -> None:
 def _ask_second_opinion(config: "Config", withheld: "list[Suggestion]") -> "Choose | None":
     """Return a function that lets the user's command choose proposals; None if there is no command.
 
-    Proposals that the command drops are added to `withheld`. If it fails, none are dropped.
+    Proposals that the command drops are added to `withheld`. If the command fails, all are kept.
     """
     command = config.tidy_command
     if command is None:

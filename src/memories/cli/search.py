@@ -374,7 +374,7 @@ def verify(memories: "Memories", project: Sequence[str] | None) -> int:
 
 
 def _render_verification(result: "Verification") -> str:
-    """Return the memories that no longer hold or could not be checked, and the remedies."""
+    """Render the memories that no longer hold or could not be checked, and the remedies."""
     memories = (*result.doubtful, *result.unverified)
     parts = [text.page(Page(memories, None))] if memories else []
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]

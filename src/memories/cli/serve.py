@@ -161,8 +161,8 @@ def _refuse_empty(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_bad_url(public_url: str | None) -> None:
-    """Refuse a public URL from which no client could reach the server."""
-    from urllib.parse import urlsplit  # only `serve` needs it
+    """Refuse a public URL at which no client could reach the server."""
+    from urllib.parse import urlsplit  # imported late; only `serve` needs it
 
     if public_url is None:
         return
@@ -170,7 +170,7 @@ def _refuse_bad_url(public_url: str | None) -> None:
         parts = urlsplit(public_url)
         is_usable = bool(parts.hostname) and parts.port != 0
         is_usable &= not (parts.username or parts.password or parts.query or parts.fragment)
-    except ValueError:  # brackets or the port
+    except ValueError:  # invalid brackets or port
         is_usable = False
     if not is_usable or parts.scheme not in ("http", "https"):
         raise InvalidInput(

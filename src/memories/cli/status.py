@@ -64,7 +64,7 @@ def status(memories: "Memories") -> int:
 
     Exits 1 if the store can't be used or is damaged; "error" says why.
     """
-    unwatch()  # the answer itself reports damage
+    unwatch()  # this command reports damage in its answer
     try:
         state = memories.status()
     except SystemFault as exc:
@@ -80,7 +80,7 @@ def status(memories: "Memories") -> int:
 def _why_not_creatable(store: str) -> str:
     """Return the reason a local store can't be created; empty if it can be, or if it exists.
 
-    A folder is created to find out, since permissions aren't enough: root can't write to /proc.
+    To find out, a folder is created. Permissions don't tell: even root can't write to /proc.
     """
     from memories.core.urls import local_path
 
@@ -217,7 +217,7 @@ def stats(memories: "Memories", since: str | None) -> None:
 
 
 def _render_stats(figures: "Stats", *, chart: bool) -> str:
-    import shutil  # not needed for the other commands
+    import shutil  # imported late; only this command needs it
 
     columns = shutil.get_terminal_size((80, 24)).columns
     width = max(_MIN_WIDTH, min(_MAX_WIDTH, columns))
@@ -263,7 +263,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _callers(figures: "Stats") -> Iterator[str]:
-    """Yield the operations by agent, project and namespace."""
+    """Yield a line each with the number of operations by agent, project and namespace."""
     groups = {
         "agent": figures.agents,
         "project": figures.projects,
@@ -280,7 +280,7 @@ def _callers(figures: "Stats") -> Iterator[str]:
 
 
 def _chart(per_day: Mapping[str, int], width: int) -> str:
-    """Return a bar for each day, or for several days; the longest fills the available width."""
+    """Draw a bar for each day or group of days; the longest bar fills the available width."""
     days = list(per_day.items())
     size = -(-len(days) // _MAX_BARS)
     rows = []

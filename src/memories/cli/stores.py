@@ -430,7 +430,7 @@ def _render_migration(answer: Mapping[str, Any]) -> str:
 
 
 def _setting(url: str, otherwise: str) -> str:
-    """Return the command that selects a store; if the URL has a password, a sentence instead."""
+    """Return the command that selects a store, or a sentence if the URL has a password."""
     from memories.core.urls import without_password
 
     if without_password(url) != url:

@@ -69,7 +69,7 @@ _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 
 def memory(record: Memory) -> str:
-    """Return a memory in full: all its fields that have a label in `answers.fields`."""
+    """Render a memory in full: all its fields that have a label in `answers.fields`."""
     cells = {field.name: _cell(getattr(record, field.name)) for field in MEMORY if field.label}
     cells["tags"] = _tags(record.tags) or "-"
     cells["decay_policy"] = f"{record.decay_policy}, confidence {record.confidence:.0%}"
@@ -101,7 +101,7 @@ def _cell(value: object) -> str:
 
 
 def create_result(created: "Created") -> str:
-    """Return the result of a create: one line if the memory was stored or already existed."""
+    """Render the result of a create: one line if the memory was stored or already existed."""
     hint = safe(complete_commands(hint_of(created)))
     if created.memory is None:
         head = "✗ not stored: very similar to" if created.duplicates else "✗ not stored"
@@ -131,7 +131,7 @@ def create_result(created: "Created") -> str:
 
 
 def _outcome(created: "Created", record: Memory) -> list[str]:
-    """Return the parts of the line that reports the result of storing a memory."""
+    """Return the parts of the line that reports how a memory was stored."""
     name = safe(record.id[:CREATED_ID])
     verb = "stored" if created.stored else "already stored as"
     parts = [f"{verb} {name}"]
@@ -170,7 +170,7 @@ def _similarity(record: "Similar", remark: str) -> str:
 
 
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
-    """Return the result of a bulk change, with the first `limit` memories."""
+    """Render the result of a bulk change, with the first `limit` memories."""
     if not any(affected.counts.values()):
         lines = ["Nothing matches; nothing was changed."]
     else:
@@ -192,7 +192,7 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
 
 
 def list_current_again(memory_ids: Sequence[str], count: int | None = None) -> list[str]:
-    """Return a line about memories that are current again; no line if there are none.
+    """Render a line about memories that are current again; no line if there are none.
 
     Args:
         memory_ids: The memories to name.
@@ -204,7 +204,7 @@ def list_current_again(memory_ids: Sequence[str], count: int | None = None) -> l
 
 
 def page(result: Page) -> str:
-    """Return a page of memories."""
+    """Render a page of memories."""
     if not result.memories:
         return NOTHING
     blocks = [
@@ -216,7 +216,7 @@ def page(result: Page) -> str:
 
 
 def history(record: History) -> str:
-    """Return every version of a memory."""
+    """Render every version of a memory."""
     blocks = [paint(DIM, safe(record.id)), *map(_version, record.versions)]
     links = {field.label: getattr(record, field.name) for field in MEMORY if field.name in _LINKS}
     blocks += [f"{label} {_cell(names)}" for label, names in links.items() if names]
@@ -248,7 +248,7 @@ def _version(version: "Version") -> str:
 
 
 def tags(key: str | None, counts: Mapping[str, int]) -> str:
-    """Return the tag keys, or the values of one key, with their counts."""
+    """Render the tag keys, or the values of one key, with their counts."""
     if not counts:
         return "No tags." if key is None else f"No memory has the tag {safe(key)}."
     return table((safe(name), f"{count:>6}") for name, count in counts.items())
@@ -258,7 +258,7 @@ def tags(key: str | None, counts: Mapping[str, int]) -> str:
 
 
 def search_result(explanation: "Explanation", *, explain: bool) -> str:
-    """Return a search's hits; with `explain`, the table of candidates as well."""
+    """Render a search's hits and, with `explain`, the table of candidates."""
     words = frozenset(explanation.terms)
     hits = [_hit(place, hit, words, explain) for place, hit in enumerate(explanation.hits, 1)]
     answer = "\n\n".join(hits) or "Nothing found."
@@ -272,7 +272,7 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
 
 
 def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
-    """Return a hit, with its scores if `explain` is set."""
+    """Render a hit, with its scores if `explain` is set."""
     score = f"score {hit.score:.2f}" if explain else ""
     if explain and hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"
@@ -282,7 +282,7 @@ def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
 
 
 def _candidates(candidates: "Sequence[Considered]") -> list[str]:
-    """Return the table of candidates, without columns that are empty for all of them."""
+    """Render the table of candidates, without columns that are empty for all of them."""
     if not candidates:
         return []
     head = "  score"
@@ -310,19 +310,19 @@ def _candidates(candidates: "Sequence[Considered]") -> list[str]:
 
 
 def rivals(record: "Rivals") -> str:
-    """Return the current memories that resemble a waiting one, one per line."""
+    """Render the current memories that resemble a waiting one, one per line."""
     lines = [_line(same.id, same.content, "says the same thing") for same in record.duplicates]
     lines += [_similar_line(similar, "differs") for similar in record.similar_to]
     return "\n".join(lines)
 
 
 def _similar_line(record: "Similar", label: str) -> str:
-    """Return a memory on one line, with a label and a description of the difference, if any."""
+    """Render a memory on one line, with a label and a description of the difference, if any."""
     return _line(record.id, record.content, ": ".join(filter(None, (label, record.difference))))
 
 
 def accept_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
-    """Return the result of accepting memories."""
+    """Render the result of accepting memories."""
     count = sum(review.done for review in reviews)
     verb = "Would accept" if dry_run else "Accepted"
     head = f"{verb} {count}"
@@ -357,7 +357,7 @@ def _render_waiting(review: "Reviewed") -> list[str]:
 
 
 def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
-    """Return the result of rejecting memories."""
+    """Render the result of rejecting memories."""
     verb = "Would reject" if dry_run else "Rejected"
     head = f"{verb} {len(reviews)}; memory restore ID puts one back in the review queue."
     head = complete_commands(head)
@@ -368,12 +368,12 @@ def reject_result(reviews: "Sequence[Reviewed]", *, dry_run: bool) -> str:
 
 
 def turns(records: "Sequence[Turn]") -> str:
-    """Return turns in order."""
+    """Render turns, in order."""
     return "\n\n".join(_turn_block(None, record, "") for record in records) or NOTHING
 
 
 def add_turn_result(turn: "Turn") -> str:
-    """Return the result of adding one turn."""
+    """Render the result of adding one turn."""
     if turn.status == "stored":
         return turns([turn])
     remark = "Already known: not stored again."
@@ -383,7 +383,7 @@ def add_turn_result(turn: "Turn") -> str:
 
 
 def add_turns_result(records: "Sequence[Turn]") -> str:
-    """Return the result of adding many turns."""
+    """Render the result of adding many turns."""
     if not records:
         return "No turns."
     counts = Counter(turn.status for turn in records)
@@ -406,7 +406,7 @@ def add_turns_result(records: "Sequence[Turn]") -> str:
 
 
 def conversations(page: "ConversationPage") -> str:
-    """Return a page of conversations."""
+    """Render a page of conversations."""
     if not page.conversations:
         return NOTHING
     rows = table((_name(record.id), _summary(record)) for record in page.conversations)
@@ -416,7 +416,7 @@ def conversations(page: "ConversationPage") -> str:
 
 
 def conversation(record: "Conversation") -> str:
-    """Return a conversation as it appears in lists."""
+    """Render a conversation as it appears in lists."""
     return table([(_name(record.id), _summary(record))])
 
 
@@ -440,7 +440,7 @@ def _summary(record: "Conversation") -> str:
 def _turn_block(
     place: int | None, turn: "Turn", score: str, words: frozenset[str] = frozenset()
 ) -> str:
-    """Return a turn: its content, speaker, time and place."""
+    """Render a turn: its content, speaker, time and place."""
     part = ""
     if turn.part:
         part = f"part {turn.part} of {turn.parts}"
@@ -461,7 +461,7 @@ def _turn_block(
 def _memory_block(
     place: int | None, record: Memory, remark: str, words: frozenset[str] = frozenset()
 ) -> str:
-    """Return a memory in the form used in listings: its content, and a line about it."""
+    """Render a memory in the form used in listings: its content, and a line about it."""
     details = [record.verdict.describe()] if record.verdict else []
     if record.corrected_by:
         details.append(f"corrected by {safe(record.corrected_by)[:SHORT_ID]}")

@@ -170,7 +170,7 @@ def _check(embedder: Embedder, windows: Any) -> None:
     Raises:
         EmbedderError: The embedder returned something else.
     """
-    import numpy as np  # the embedder has already loaded it
+    import numpy as np  # the embedder has already imported numpy
 
     space = embedder.space
     if not isinstance(windows, np.ndarray):
@@ -212,7 +212,7 @@ def embed_to_store(
         note = (
             f"stored without a vector, so only words find it until `memory reembed` is run: {exc}"
         )
-        import logging  # takes 5 ms
+        import logging  # imported late, since it takes 5 ms
 
         logging.getLogger(__name__).warning("%s", note)
         return Embedded([None] * len(texts), note)

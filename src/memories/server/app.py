@@ -80,7 +80,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
     from memories.mcp.tools import Tools
 
     class TokenTools(Tools):
-        """The tools; each call uses the memory that belongs to its token."""
+        """The MCP tools; each call uses the memory that belongs to its token."""
 
         def __init__(self) -> None:
             """Initialize without a memory; each call provides its own."""
@@ -90,7 +90,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
             )
 
         def _written_by(self, caller: "Context[Any, Any]") -> Memories:
-            """Return the memory; the token or the client is recorded as the writer."""
+            """Return the memory that records the token or the client as the writer."""
             sender, client = _caller.get(), caller.session.client_params
             if client is None:
                 return sender.memories
@@ -103,7 +103,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
             return shape if _caller.get().who.manages_store else shapes.without_place(shape)
 
         def complete(self, sentence: str) -> str:
-            """Return a sentence; only managers of the store see folders in it."""
+            """Return a sentence, without folders unless the sender manages the store."""
             return access.without_folders(_caller.get().who, super().complete(sentence))
 
     server = serve_tools(TokenTools(), read_only=read_only)

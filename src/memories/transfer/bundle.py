@@ -56,7 +56,7 @@ class Edit(NamedTuple):
 
     def difference(self, content: str) -> str:
         """Return the lines in which the edited text differs from a memory's content."""
-        import difflib  # takes 4 ms
+        import difflib  # imported late, since it takes 4 ms
 
         before, after = content.splitlines(), self.text.splitlines()
         return "\n".join(list(difflib.unified_diff(before, after, lineterm=""))[2:])

@@ -444,7 +444,7 @@ class VectorCache:
         """Warn once that nothing is cached, so that every text is sent, and paid for, again."""
         if not self._warned.is_set():
             self._warned.set()
-            import logging  # takes 5 ms
+            import logging  # imported late, since it takes 5 ms
 
             logging.getLogger(__name__).warning("vectors are not cached in %s: %s", self.path, exc)
 

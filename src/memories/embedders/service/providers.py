@@ -49,7 +49,7 @@ UNKNOWN_TOKENS = 512
 @functools.cache
 def models() -> Mapping[str, Model]:
     """Return the models in `models.toml`, by name."""
-    import tomllib  # takes 4 ms, and is needed only for services
+    import tomllib  # imported late, since it takes 4 ms
 
     table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
     read_models: dict[str, Model] = {}

@@ -59,7 +59,7 @@ class Principal(NamedTuple):
         return tokens.LEVELS.get(self.grants.get(namespace) or self.grants.get(tokens.ALL, ""), 0)
 
     def _level_everywhere(self) -> int:
-        """Return the level that the sender has at least in every namespace."""
+        """Return the lowest access level that the sender has in any namespace."""
         return min(map(self.level, (tokens.ALL, *self.grants)))
 
     @property
@@ -186,7 +186,7 @@ class Access:
         """Count a wrong token against the client's address.
 
         Raises:
-            Refused: 429: the address sent too many wrong tokens.
+            Refused: 429, the address sent too many wrong tokens.
         """
         self._count(f"from {(scope.get('client') or ('?',))[0]}", 5.0, 20.0)
 
@@ -507,7 +507,7 @@ class Issuer:
 
 
 def _is_readable(name: Any) -> bool:
-    """Return whether a claim is text with a visible character, as a name in an origin must be."""
+    """Return whether a claim is text with a visible character, as a writer's name must be."""
     if not isinstance(name, str):
         return False
     return not all(is_unseen(sign) or sign.isspace() for sign in name)
@@ -520,7 +520,7 @@ def _get_json(url: str) -> Any:
         NoAnswer: The server does not respond.
         ValueError: The URL is neither https nor on localhost.
     """
-    from memories.core.http import Address, JsonClient  # loads urllib3
+    from memories.core.http import Address, JsonClient  # imported late, since it loads urllib3
 
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -75,7 +75,7 @@ def name(call: Call) -> Any:
 
 
 def turns(call: Call) -> Any:
-    """Return the last turns of a conversation or, with start, its turns from that index onwards."""
+    """Return the last turns of a conversation, or its turns from the index start onwards."""
     arguments = dict(call.arguments)
     conversation_id, start = arguments.pop("conversation"), arguments.pop("start", None)
     if start is None:

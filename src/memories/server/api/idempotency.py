@@ -73,7 +73,7 @@ def file_of(config: Config) -> Path:
 def _use_log(database: apsw.Connection) -> None:
     """Switch a file to a write-ahead log.
 
-    SQLite doesn't wait if two connections switch a new file at once, so this tries again.
+    SQLite doesn't wait if two connections switch a new file at once, so this function tries again.
     """
     deadline = time.monotonic() + _BUSY_MS / 1000
     is_switched = False
@@ -305,7 +305,7 @@ class Once:
 
     @contextlib.contextmanager
     def begin(self, key: str, sender: str, request: Any, *, sync: bool) -> Iterator[Keyed]:
-        """Begin a write, and record how it ends.
+        """Begin a write, and record how it ended when the context ends.
 
         Args:
             key: The idempotency key of the request.

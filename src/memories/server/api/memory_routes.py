@@ -1,4 +1,4 @@
-"""Routes that find memories, and that store, read, change and erase one or many."""
+"""Routes that find memories, and routes that store, read, change and erase one or many of them."""
 
 import contextlib
 import re
@@ -62,7 +62,7 @@ LISTING: Fields = {
 
 
 def find(call: Call) -> Any:
-    """Search memories and turns with q, or list memories."""
+    """Search memories and turns if q is given, else list memories."""
     arguments = dict(call.arguments)
     if "q" not in arguments:
         _only(arguments, LISTING, "a list; add q to search")
@@ -346,7 +346,7 @@ def _read_before(call: Call) -> Memory | None:
 
 
 def update(call: Call) -> Answer:
-    """Add a version with new text or tags; with If-Match, only if that version is current."""
+    """Add a version with new text or tags; with If-Match, only to the version that it names."""
     if _is_updated(call):
         return memory_answer(call.own.get(call.id))
     arguments = dict(call.arguments)
@@ -402,7 +402,7 @@ def confirm(call: Call) -> Answer:
 
 
 def _restate(call: Call, action: str, change: Callable[[], Memory]) -> Answer:
-    """Make a change as `_change_once` does; the answer includes a hint about its links."""
+    """Make a change as `_change_once` does; the answer includes a hint about changed links."""
     before = _read_before(call)
     memory = _change_once(call, action, change)
     is_retry = before is not None and before.version == memory.version

@@ -112,7 +112,7 @@ def problem(
 
     Args:
         status: The HTTP status.
-        detail: One sentence; repeated in `error`, as the command prints it.
+        detail: The error in one sentence. It is repeated under `error`, where the command has it.
         more: Additional members.
         **headers: Additional headers, with `_` for `-`.
     """

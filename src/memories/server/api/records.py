@@ -233,7 +233,9 @@ class Records:
 
     @contextlib.contextmanager
     def _lend(self, space: Space | None) -> Iterator[Store]:
-        """Open the store for a space, unless it is open, and keep it open for the next request."""
+        """Yield the store for a space. It is opened if necessary, and stays open for the next
+        request.
+        """
         with self._lock:
             store = self._stores.pop(space, None) or self._open(space)
             self._stores[space] = store  # the most recently used one is last

@@ -305,7 +305,7 @@ def write_route(
     body: Fields | None,
     scope: str = "write",
 ) -> Route:
-    """Return a route that changes memories; `body` is None if its requests have no body."""
+    """Return a route that changes memories; `body` is None if requests to it have no body."""
     return Route(method, path, handle, schema, body=body, scope=scope, kind="write")
 
 
@@ -316,7 +316,7 @@ def endpoint(route: Route) -> Named:
 
 
 async def _process_request(route: Route, request: Request) -> Response:
-    """Parse a request here, then authorize and handle it in a thread, which may wait."""
+    """Parse a request on the event loop, then authorize and handle it in a thread."""
     server: ServerState = request.app.state.server
     if route.kind == "write" and not route.versioned and "if-match" in request.headers:
         raise InvalidInput("this request does not check versions; omit If-Match")
@@ -349,7 +349,9 @@ async def _process_request(route: Route, request: Request) -> Response:
 
 
 async def _await_later(server: ServerState, submit: Callable[[], Later]) -> Answer:
-    """Submit in a thread; return the response. The event loop is woken only once, at the end."""
+    """Call `submit` in a thread; return the response to its result. The event loop is woken only
+    once, when the result is there.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()
 
@@ -491,7 +493,7 @@ def _handle(route: Route, call: Call) -> Answer:
 
 
 def _with_damage(call: Call, answer: Answer, mark: int) -> Answer:
-    """Return a response, with any damage found since `mark`."""
+    """Add any damage found since `mark` to a response."""
     findings = [
         finding
         for finding in call.memories.damaged.since(mark)
@@ -523,7 +525,7 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
-    """Rebuild a response from its summary and the current memories; None if the request must run
+    """Rebuild a response from its summary and the current memories; return None if the request must run
     again.
     """
     schema, status = summary["schema"], summary["status"]

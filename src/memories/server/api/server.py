@@ -1,4 +1,4 @@
-"""Shared by all requests to one server: the store, its memories, the limits, the change feed."""
+"""The state that all requests to a server share: store, memories, limits and change feed."""
 
 import asyncio
 import contextlib

@@ -58,7 +58,7 @@ def list_namespaces(call: Call) -> Any:
 
 
 def status(call: Call) -> Any:
-    """Return the memory's state and size.
+    """Return the state and size of the store.
 
     Only managers of the entire store see paths on the server.
     """

@@ -1,4 +1,4 @@
-"""Requests for pages, the contents of pages, and the plots in them."""
+"""Requests for pages, the contents of pages, and plots."""
 
 from bisect import bisect_left
 from collections import Counter
