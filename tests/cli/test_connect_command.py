@@ -534,7 +534,7 @@ def test_a_server_added_by_a_one_click_link_can_be_connected_and_disconnected(
     [undone] = memory("disconnect", "cursor").json["disconnected"]
     assert file.read_bytes() == before
     assert undone["notes"] == [
-        "The file again has its entries from before memory connect; to remove them, run this again."
+        "Earlier entries in the file are back; run this again to remove them as well."
     ]
     assert not memory("disconnect", "cursor").json["disconnected"][0]["notes"]
     assert "memoriae" not in file.read_text()

@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 _CHANGES = {"made": "Created", "changed": "Changed", "removed": "Removed"}
-_STILL_CONNECTED = (
-    "The file again has its entries from before memory connect; to remove them, run this again."
-)
+_STILL_CONNECTED = "Earlier entries in the file are back; run this again to remove them as well."
 _MAX_DIFF_LINE = 400  # maximum number of characters per line; some files consist of one long line
 _hosts_argument = click.argument(
     "hosts", nargs=-1, metavar="[HOST]...", shell_complete=completing("hosts")

@@ -59,9 +59,8 @@ CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
-_LINKS = (
-    "supersedes superseded_by corrects also_corrects corrected_by".split()
-)  # fields shown below a history
+# fields shown below a history
+_LINKS = "supersedes superseded_by corrects also_corrects corrected_by".split()
 _NEEDS_QUOTES = re.compile(r'[·│"=]|  ')
 
 

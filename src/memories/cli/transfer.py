@@ -121,9 +121,8 @@ def import_(
         )
     if into is not None:
         config = config._replace(namespace=namespace(into))
-    namespaces_of(
-        config, all_namespaces=False, no_shared=True
-    )  # raises for the name of one of our files
+    # Raises an error for the name of one of our files.
+    namespaces_of(config, all_namespaces=False, no_shared=True)
     reading = Reading(name, paths, frozenset(include), _project_of)
     return _import_source(config, reading, dry_run=dry_run, trusted=trusted, redact=not no_redact)
 

@@ -525,8 +525,8 @@ def _without_content(schema: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _revive(route: Route, call: Call, summary: Mapping[str, Any]) -> Answer | None:
-    """Rebuild a response from its summary and the current memories; return None if the request must run
-    again.
+    """Rebuild a response from its summary and the current memories. Return None if the request must
+    run again.
     """
     schema, status = summary["schema"], summary["status"]
     if "shape" in summary:
