@@ -77,8 +77,8 @@ def hash_of(link: Link, previous: str) -> str:
 
     The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds
     since 1970, an array of the actor's channel, user, host and program, changes (arrays of an
-    action and its items), salt. The JSON has no spaces between values, and escapes only the
-    characters that JSON requires to be escaped.
+    action and its items), salt. The JSON has no spaces between values, and escapes only what JSON
+    requires to be escaped.
 
     Args:
         link: The entry; its own hash is ignored.

@@ -212,7 +212,6 @@ class ChromaDriver:
         return description
 
     def _find_id(self, part: Partition, contents: str) -> str | None:
-        """Return the id of a part's collection; None if it doesn't exist."""
         name = self._collection_name(part, contents)
         if name not in self._ids:
             collection = self._describe(name)
@@ -409,7 +408,6 @@ def _to_metadata(scope: str, payload: Mapping[str, Value | None]) -> dict[str, V
 
 
 def _to_where(scope: str, where: Where) -> dict[str, Any]:
-    """Return conditions in the server's format."""
     conditions = [
         {_field_name(scope, field): {_RELATIONS[relation]: value}}
         for field, relation, value in where

@@ -124,7 +124,6 @@ class HttpStore(Store):
         return answer
 
     def _refusal(self, answer: ServerResponse, method: str) -> Exception:
-        """Return the error for a refused request."""
         address = self._client.address
         if answer.sent_before and method in _WRITES:  # the first request may have been carried out
             return StoreUnreachable(f"the connection to {address} was lost; {_UNSURE}")
@@ -226,7 +225,6 @@ class HttpStore(Store):
 
 
 def _estimate_bytes(record: Record) -> int:
-    """Return a record's approximate size in a request."""
     vector_bytes = 0 if record.vectors is None else record.vectors.nbytes
     return 2 * len(record.text) + 1_000 + 2 * vector_bytes
 
@@ -266,7 +264,7 @@ def _parse_address(parts: SplitResult, config: Config | None) -> Address:
 
 
 def _find_token(config: Config | None, host: str) -> str:
-    """Return the token from the settings, or from the file of a server on this machine.
+    """Return the token from the settings, or from the token file of a server on this machine.
 
     Raises:
         ConfigError: The token is missing.

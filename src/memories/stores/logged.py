@@ -51,8 +51,8 @@ class _Action(NamedTuple):
     Attributes:
         name: The name of the action, such as `update`.
         ref: The record.
-        implied_by: If this action is performed on the next version, the one on this record isn't
-            logged. Empty if the action is always logged.
+        implied_by: The action on the next version that implies this one, so that only that action
+            is logged; empty if there is none.
     """
 
     name: str
@@ -448,7 +448,6 @@ def _name_addition(record: Record, action: str | None) -> str:
 
 
 def _make_action(patch: Patch) -> _Action:
-    """Return the action that a patch's fields and `ended_by` imply."""
     if patch.fields.get("rolled_back_to") is not None:
         return _Action("rollback", patch.ref)
     if patch.fields.get("accepted_at"):

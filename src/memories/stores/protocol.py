@@ -196,7 +196,7 @@ class Store(Protocol):
         """
 
     def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """Return a query's matches as columns, which make ranking turns with their neighbours fast.
+        """Return a query's matches as columns, for ranking turns together with their neighbours.
 
         If the filter selects up to a few thousand records, a store should return all of them. If it
         selects more, the store returns at least the best records by vector and by words, the turns
@@ -292,7 +292,7 @@ class Store(Protocol):
         """
 
     def use_space(self, space: Space) -> None:
-        """Use this space for writes and searches; it replaces the one given when opening the store.
+        """Use this space for writes and searches, instead of the one the store was opened with.
 
         Stored vectors don't change. No other thread may use the store during the call.
         """

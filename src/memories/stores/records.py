@@ -303,9 +303,9 @@ class Space(NamedTuple):
         model: The model's name, revision and quantization. Vectors of two models are never
             compared.
         dimension: The length of a vector.
-        noise_mean: With `noise_spread`, describes the similarity of a meaningless query to the most
-            similar of many memories: see `noise.noise_floor`. It depends on how far apart the model
-            places unrelated texts.
+        noise_mean: With `noise_spread`, describes how similar a meaningless query is to the best of
+            many memories: see `noise.noise_floor`. It depends on how far apart the model places
+            unrelated texts.
         noise_spread: See `noise_mean`.
         weight: How much similarity counts in a score, relative to words. It compensates for a model
             whose similarities span a narrow range.
@@ -313,9 +313,9 @@ class Space(NamedTuple):
             same meaning for every embedder: see `relevance.calibrate`.
         duplicate: The similarity above which two statements may say the same thing, as
             measured for the model.
-        familiar_noise: Whether a query may count as noise even if the model knows its words. This
-            is False for a model to which a question and its answer in another language aren't
-            similar.
+        familiar_noise: Whether a query may count as noise even if the model knows its words. False
+            for a model that finds no similarity between a question and its answer in another
+            language.
         latin_only: Whether the model knows only languages in Latin script; its vectors for other
             scripts mean little.
     """

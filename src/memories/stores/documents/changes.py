@@ -86,7 +86,7 @@ class WriterLock:
         return now - self._first_seen(write_id_of(point), now) > _DEAD_AFTER_SECONDS
 
     def _first_seen(self, write_id: str, now: float) -> float:
-        """Return when a pending write was first seen; save the current time if that is now."""
+        """Return when a pending write was first seen; for a new one, save the current time."""
         try:
             if self._seen is None:
                 self._seen = self._read(now)
@@ -102,7 +102,7 @@ class WriterLock:
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen; writes from long ago are left out."""
+        """Return when each pending write was first seen, without writes from long ago."""
         try:
             seen = json.loads(read_file(self._file))
             return {
@@ -177,7 +177,7 @@ class Changes:
         return ref in self.new or ref in self.patched
 
     def copy(self) -> "Changes":
-        """Return a copy, which is kept so that later changes can be undone."""
+        """Return a copy, by which later changes can be undone."""
         updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
@@ -192,7 +192,7 @@ class Changes:
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record that the transaction has added or changed, without vectors, or None."""
+        """Return a record without vectors if the transaction has added or changed it; else None."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 
@@ -313,7 +313,6 @@ class Flush:
             self._driver.add(labels, [Point(name, {}) for name in sorted(missing)])
 
     def _windows(self, refs: Sequence[Ref]) -> "Iterator[tuple[str, NDArray[np.float32]]]":
-        """Yield each window's id and vector."""
         for ref in refs:
             vectors = self._changes.new[ref].vectors
             if vectors is not None:

@@ -150,8 +150,8 @@ class Driver(Protocol):
     def set_missing_state(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Create the store, set the values that are not set yet, and return the resulting state.
 
-        If two clients do this at the same time, one wins, and both get its state, as far as the
-        server can guarantee that.
+        If two clients do this at the same time, one wins, and both get the same state, as far as
+        the server can guarantee that.
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:

@@ -212,7 +212,6 @@ class Search:
         return Corpus(total, max(mean_length, 1.0), counts), holders
 
     def _find_holders(self, term: Term) -> set[Address]:
-        """Return the addresses of the records that contain a term."""
         addresses: set[Address] = set()
         for part in self._parts:
             names = self._view.driver.holders(part, term)
@@ -347,7 +346,6 @@ class Search:
         return scores, len(hits) < size
 
     def _score_overlay(self, vector: "Vector") -> Scores:
-        """Return the cosines of the records that the running transaction has added."""
         new = self._view.changes.new
         scores: Scores = {}
         for ref in self._overlay:
@@ -357,7 +355,6 @@ class Search:
         return scores
 
     def _score_vectors(self, records: Sequence[StoredRecord]) -> Scores:
-        """Return the cosines of the records that have vectors."""
         if self._vector is None:
             return {}
         vectors = self._view.vectors(records, self._space or "")

@@ -102,7 +102,7 @@ class Spaces:
             self._driver.set_missing_state({"schema": str(SCHEMA)})
 
     def ensure_space(self) -> str:
-        """Return the id of the space in use; if there is none, the opened space becomes it."""
+        """Return the id of the space in use; if none is, begin to use the store's own space."""
         return self._checked_id(self._select_space(require_space(self._space)))
 
     def _select_space(self, space: Space) -> Mapping[str, str]:
@@ -237,7 +237,6 @@ class Spaces:
 
 
 def _describe(space: Space, prefix: str) -> dict[str, str]:
-    """Return a space in the state's format, with a new id."""
     return {
         f"{prefix}model": space.model,
         f"{prefix}dimension": str(space.dimension),

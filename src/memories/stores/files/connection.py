@@ -30,14 +30,7 @@ Plan = dict[str, dict[str, Any]]  # the change that a commit makes to each file
 
 
 class Stamp(NamedTuple):
-    """A fingerprint of a file, by which a change is noticed.
-
-    Attributes:
-        inode: The file's inode.
-        size: Its size in bytes.
-        changed_at: When it was last changed, in nanoseconds since 1970.
-        tail: The checksum of its last bytes.
-    """
+    """A file's fingerprint, which reveals changes; `tail` is the checksum of its last bytes."""
 
     inode: int
     size: int

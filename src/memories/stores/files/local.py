@@ -182,7 +182,6 @@ class LocalFiles:
             self._local.work = None
 
     def _write(self, work: Work) -> None:
-        """Write the new lines, and drop the lines of removed records."""
         added: dict[str, bytes] = {}
         for name, line in work.lines:
             added[name] = added.get(name, b"") + f"{line}\n".encode()

@@ -317,7 +317,7 @@ def _time(line: Json, name: str) -> datetime:
 
 
 def _moment(line: Json, name: str) -> datetime:
-    """Return a time in UTC; without a time zone, it already is in UTC."""
+    """Return a time in UTC; a time without a zone is taken as UTC."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

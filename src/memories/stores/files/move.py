@@ -164,7 +164,6 @@ class Mover:
             )
 
     def _list_files(self) -> list[str]:
-        """Return the names of the files that contain records."""
         return [name for name in self._folder.list_names() if find_part(name)]
 
     def is_unfinished(self) -> bool:
@@ -380,7 +379,7 @@ class Mover:
         self._folder.rename(name, kept)
 
     def remove_copies(self, refs: Container[Ref] | None = None) -> None:
-        """Remove the copies that an interrupted move made, or with `refs`, only these records."""
+        """Remove the records that an interrupted move has copied; with `refs`, only these."""
         for name in self._list_unfinished_moves():
             store, copies = self._read_copies(name)
             if refs is not None:

@@ -311,7 +311,7 @@ class Server:
     def _borrow_connection(
         self, first: str, *, to_write: bool
     ) -> Iterator[tuple["Connection", "psycopg.Cursor"]]:
-        """Yield a pooled connection in a new transaction, and its first statements' cursor."""
+        """Yield a pooled connection in a transaction, and the cursor of its first statements."""
         from psycopg.pq import TransactionStatus
 
         self._reset_if_forked()
@@ -429,7 +429,6 @@ class Server:
         return connection
 
     def _prepare(self, connection: "Connection") -> None:
-        """Check the server, and set up the connection."""
         [row] = connection.execute(_INSPECT).fetchall()
         version, encoding, fsync, commit, is_read_only, extension = row
         if version < OLDEST:

@@ -1,4 +1,4 @@
-"""Counts of records, tokens, vectors and labels in each namespace, and checks and repairs of them.
+"""Counts records, tokens, vectors and labels per namespace; checks and repairs the counts.
 
 Every transaction that writes updates the counts, so showing the status or listing tags takes no
 longer in a larger store.

@@ -131,7 +131,6 @@ class Transaction:
             self._locked |= new
 
     def _take(self, *keys: int) -> None:
-        """Take locks, then read the settings."""
         numbers = ",".join(map(str, keys))
         lock = (
             f"SELECT pg_advisory_xact_lock(key) FROM unnest('{{{numbers}}}'::bigint[]) AS keys(key)"

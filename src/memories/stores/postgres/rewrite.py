@@ -221,7 +221,6 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
 
 
 def _create(db: Transaction, copy: Copy) -> None:
-    """Create an empty copy of a table, without indexes."""
     partitioning = " PARTITION BY HASH (namespace)" if copy.parts > 1 else ""
     db.run(
         f"CREATE TABLE {copy.new} "
@@ -250,7 +249,6 @@ def _storage_changes(db: Transaction, leaf: str) -> str:
 
 
 def _make_indexes(db: Transaction, old: str, new: str) -> None:
-    """Create the same indexes on the new table as on the old one."""
     for name, definition, unsampled in db.rows(_INDEXES, (old,)):
         head, _, method = definition.partition(" USING ")
         new_name = f"{new}{name.removeprefix(old)}"

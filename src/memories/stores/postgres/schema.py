@@ -240,14 +240,7 @@ _MARKED = re.compile(r'"\\u0000(-?\d+\.0)"')
 
 
 def row_of(record: Record, seq: int, length: int, tokens: str) -> tuple[Any, ...]:
-    """Return a record's values for the columns in `ROW`.
-
-    Args:
-        record: The record.
-        seq: The number of the row.
-        length: The number of the record's tokens.
-        tokens: The tokens in stored form.
-    """
+    """Return a record's values for the columns in `ROW`, given its row's number and its tokens."""
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     return (

@@ -240,15 +240,7 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add a term's score to each record that contains it.
-
-    Args:
-        result: The scores so far.
-        term: The term.
-        occurrences: Records, each with the number of times it contains the term.
-        corpus: The statistics of all records.
-        holding: How many of all records contain the term.
-    """
+    """Add a term's score to the matching records; `holding` is how many records contain it."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:

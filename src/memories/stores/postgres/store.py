@@ -467,7 +467,6 @@ class PostgresStore:
             _log.warning("cannot create a vector index, so searches are slower: %s", exc)
 
     def _without_vectors(self, db: Transaction, selected: Selection) -> int:
-        """Return how many of the selected records have no searchable vectors."""
         used = db.meta.used
         if selected.whole:
             return counts.total(db, selected, "documents - embedded")

@@ -193,7 +193,6 @@ def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str,
 
 
 def _best_scores(rows: Sequence[Row]) -> Scores:
-    """Return the best score of each record, by its `seq`."""
     scores: Scores = {}
     for seq, score in rows:
         scores[seq] = max(score, scores.get(seq, -1.0))

@@ -488,7 +488,6 @@ def _point_id(part_name: str, name: str) -> str:
 
 
 def _to_entry(part: Partition, point: Point) -> dict[str, Any]:
-    """Return a point in the server's format."""
     payload: dict[str, Any] = {
         **point.payload,
         PART: _part_name(part),
@@ -548,7 +547,6 @@ def _to_filter(part: Partition, where: Where) -> dict[str, list[dict[str, Any]]]
 
 
 def _has_revision(revisions: Sequence[str]) -> dict[str, Any]:
-    """Return the filter for points that have one of these revisions."""
     return {"must": [{"key": _REVISION, "match": {"any": list(revisions)}}]}
 
 
@@ -557,7 +555,6 @@ def _new_revision() -> str:
 
 
 def _split(points: Sequence[dict[str, Any]], max_count: int) -> Iterator[list[dict[str, Any]]]:
-    """Divide points into lists that fit into one request each."""
     return by_weight(points, _estimate_bytes, most=max_count, heaviest=_MAX_BYTES)
 
 

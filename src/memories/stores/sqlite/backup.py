@@ -32,7 +32,7 @@ _COUNT = (
     "SELECT count(*) FROM record r JOIN pool p ON p.id = r.pool "
     f"WHERE p.collection <> '{Collection.LOG}'"
 )
-# how long a restore waits for readers before it continues without waiting
+# how long a restore waits for readers before it continues anyway
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 # Suffixes of the files with the requests that the old store has answered. They are removed, since
@@ -41,12 +41,7 @@ _REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-s
 
 
 class CopyOrigin(NamedTuple):
-    """The origin of a copy.
-
-    Attributes:
-        store: The id of the store.
-        at: When the copy was made, in ISO 8601.
-    """
+    """The origin of a copy: the store's id, and the time of the copy in ISO 8601."""
 
     store: str
     at: str

@@ -294,7 +294,6 @@ def _find_table_damage(
 
 
 def _find_unusable_words(inspection: Inspection, check: str | None = None) -> Iterator[Finding]:
-    """Yield a finding if FTS5 can't use the word index."""
     damage = _find_words_damage(inspection.db, check)
     if damage is not None:
         yield derived_finding(f"the word index is damaged: {damage}")
@@ -368,7 +367,6 @@ def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
 
 
 def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
-    """Index the words of a store's intact records."""
     rows = fetch(db, "SELECT id, collection, namespace FROM pool")
     pools = {(collection, namespace): pool for pool, collection, namespace in rows}
     for page in _read_records(db, Damaged()):

@@ -1,8 +1,7 @@
 """Opens, locks, reads, writes and erases the SQLite file; knows nothing about records.
 
-This package opens store files only through apsw, whose SQLite doesn't have the WAL-reset bug.
-Opening one in any other way would be dangerous: closing a plain file handle cancels SQLite's locks
-in this process.
+This package opens store files only through apsw, whose SQLite doesn't have the WAL-reset bug, and
+never in any other way: closing a plain file handle would cancel SQLite's locks in this process.
 """
 
 import contextlib
@@ -149,7 +148,6 @@ class SQLiteFile:
                     self._note_commit(side, state)
 
     def _begin(self, patience: float, *, durable: bool) -> apsw.Connection:
-        """Begin a transaction that excludes other writers; return its connection."""
         connection = self._connection_for_writing()
         connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
         # Other programs may write without taking the lock on the side file.
@@ -191,9 +189,8 @@ class SQLiteFile:
     def erase_free_pages(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
-        This is attempted repeatedly, and other processes may write between the attempts. If an
-        earlier version of this program, which didn't overwrite deleted bytes, wrote the file, the
-        file is rewritten completely, once.
+        Other processes may write between attempts. A file of an earlier version, which didn't
+        overwrite deleted bytes, is rewritten completely, once.
 
         Raises:
             StoreBusy: A reader kept using an earlier state of the file.
@@ -233,7 +230,7 @@ class SQLiteFile:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue without the missing commits, in a new history; return how many were missing."""
+        """Continue in a new history without the missing commits; return how many are missing."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)
@@ -387,7 +384,7 @@ class SQLiteFile:
         return connection
 
     def _open_frozen(self) -> apsw.Connection:
-        """Open a file in a read-only folder, where SQLite can't create locks, only for reading.
+        """Open a file for reading without locks, which SQLite can't create in a read-only folder.
 
         Each read checks that no process wrote to the file in the meantime.
         """
@@ -421,15 +418,14 @@ class SQLiteFile:
     # --- files that other programs removed or replaced
 
     def _identities(self) -> tuple[Identity | None, ...]:
-        """Return the current identities of the file, its log and its shared memory."""
         return tuple(map(identity, self._parts))
 
     def _refuse_changed_parts(self) -> None:
         """Refuse to continue if the file, its log or its shared memory was removed or replaced.
 
-        SQLite would continue with the parts that it has opened, but no other process sees these
-        parts, and they disappear when they are closed. Other Memories processes never remove a log
-        while this process has a connection.
+        SQLite would continue with the ones that it has opened, but no other process sees these, and
+        they disappear when they are closed. Other Memories processes never remove a log while this
+        process has a connection.
         """
         with self._opened_lock:  # closing the last connection removes the log
             if self._seen[0] is None:

@@ -76,7 +76,6 @@ def derived_finding(what: str) -> Finding:
 
 
 def _count_differences(db: apsw.Connection, expected: str, stored: str) -> int:
-    """Return the number of rows that one query returns and the other doesn't."""
     sql = (
         f"SELECT * FROM (SELECT * FROM ({expected}) EXCEPT SELECT * FROM ({stored})) "
         f"UNION ALL SELECT * FROM (SELECT * FROM ({stored}) EXCEPT SELECT * FROM ({expected}))"
@@ -198,7 +197,7 @@ def find_wrong_counts(inspection: Inspection) -> list[Finding]:
 
 
 def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
-    """Return findings about triggers that are missing or changed; they maintain the counts."""
+    """Return findings about missing or changed triggers, which maintain the counts."""
     expected: dict[str, str] = {}
     for statement in schema.CREATE_TRIGGERS.replace("END;", "END\0").split("\0"):
         sql = statement.strip()
@@ -359,7 +358,7 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; until their records are re-embedded, only words find those."""
+    """Remove damaged vectors; only words find their records until these are re-embedded."""
     db = inspection.db
     space = read_space(db)
     for collection, table in _vector_tables():

@@ -204,9 +204,7 @@ def _parse_signature(signature: str) -> Holder:
 
 
 def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None) -> StoreBusy:
-    """Return the error for a busy store, which says what the store was busy with.
-
-    Either other writers made commits, or a single process held the lock all the time.
+    """Return the error for a busy store; it says whether many writers or one kept the store busy.
 
     Args:
         path: The store.

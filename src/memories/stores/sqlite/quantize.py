@@ -158,7 +158,6 @@ class Quantizer:
 
     @functools.cached_property
     def _rotation(self) -> "NDArray[np.float32]":
-        """The rotation as a matrix, shape (dimension, dimension)."""
         return self.rotate(np.eye(self.dimension, dtype=np.float32))
 
     def _split(self, codes: bytes) -> "tuple[NDArray[np.float32], NDArray[Any]]":

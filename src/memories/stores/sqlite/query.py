@@ -357,7 +357,6 @@ def _count_live(
 
 
 def _group_condition(group: str, *, is_prefix: bool) -> tuple[str, tuple[Any, ...]]:
-    """Return the SQL condition for a group's name, and its values."""
     if not is_prefix:
         return "r.grp = ?", (encode_group(group),)
     text_condition = "r.grp >= ? AND r.grp < x'' AND substr(r.grp, 1, ?) = ?"
@@ -413,6 +412,5 @@ def count_without_vector(db: apsw.Connection, where: Filter) -> int:
 
 
 def _total(db: apsw.Connection, pools: Sequence[int], column: str) -> int:
-    """Return the sum of one of the counts over the namespaces."""
     ids = ",".join(map(str, pools))
     return int(fetch_value(db, f"SELECT coalesce(sum({column}), 0) FROM pool WHERE id IN ({ids})"))

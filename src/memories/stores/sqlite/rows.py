@@ -24,7 +24,7 @@ BLOCKS = {Collection.MEMORY: "block", Collection.HISTORY: "turn_block"}
 WORDS = {Collection.MEMORY: "words", Collection.HISTORY: "turn_words"}
 WORDS_ENDED = "words_ended"
 WORD_TABLES = (*WORDS.values(), WORDS_ENDED)
-WORDS_EPOCH = "words_epoch"  # the key in `meta` for a count of the word index's rebuilds
+WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index was rebuilt
 
 # The condition that a counter in `meta` is undamaged.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
@@ -328,10 +328,7 @@ def _find_or_insert(
 
 
 def delete_rows(db: apsw.Connection, seqs: Iterable[int]) -> None:
-    """Delete records with their access counts, and everything that only they used.
-
-    These are labels, and the names of namespaces.
-    """
+    """Delete records, their access counts, and labels and namespace names that only they used."""
     values = [(seq,) for seq in seqs]
     for table in ("record_label", "access", "record"):
         db.executemany(f"DELETE FROM {table} WHERE seq = ?", values)

@@ -190,13 +190,11 @@ def _find_names_in_pages(path: Path) -> _Names:
 
 
 def _record_columns() -> list[str]:
-    """Return the names of the columns of the table `record`, in order."""
     db = schema.empty()
     return [row[1] for row in db.execute("PRAGMA table_info(record)")]
 
 
 def _make_record(values: Mapping[str, Any], names: _Names) -> Record:
-    """Return the record in a row, given the row's values by column."""
     collection, namespace = names.pools[values["pool"]]
     joined = {
         "collection": collection,
@@ -292,7 +290,6 @@ class _Tables:
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
     def _try(self, sql: str) -> Iterator[Row]:
-        """Yield the rows of a query until one of them can't be read."""
         try:
             yield from self._db.execute(sql)
         except _UNREADABLE:

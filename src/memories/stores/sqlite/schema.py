@@ -360,7 +360,6 @@ def _index_words(db: apsw.Connection) -> None:
 
 
 def _note_pools(db: apsw.Connection, table: str) -> None:
-    """Add the namespace of each window to the blocks in a table."""
     rows: list[Any] = db.execute(
         "SELECT hi, seqs, length(bits) / (8 * ((value + 63) / 64)) "
         f"FROM {table} CROSS JOIN meta WHERE name = 'dimension'"

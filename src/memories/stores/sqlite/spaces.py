@@ -242,7 +242,7 @@ def stage(
 ) -> None:
     """Add vectors of records to the vectors in use, or to the staged ones.
 
-    They are added to the vectors in use if those are in the same space, or if there are none yet.
+    They join the vectors in use if those are in the same space, or if there are none yet.
 
     Args:
         db: A connection inside a transaction that writes.

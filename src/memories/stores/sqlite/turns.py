@@ -124,7 +124,6 @@ class TurnSearch(NamedTuple):
         return _read_sound(self.db, rows, self.vectors, self.damaged)
 
     def _codes(self) -> tuple[str, str]:
-        """Return the column that contains the codes, and the join that provides it."""
         if self.vectors is None:
             return "NULL", ""
         return "v.codes", f"LEFT JOIN {self.vectors.table} v ON v.seq = r.seq"
@@ -194,7 +193,6 @@ def _read_sound(
 
 
 def _to_columns(db: apsw.Connection, rows: Sequence[Row], vectors: VectorIndex | None) -> _Rows:
-    """Convert rows of `_ADDRESS` and their codes to columns."""
     *columns, codes = zip(*rows, strict=True) if rows else [()] * 8
     namespaces = dict(fetch(db, "SELECT id, namespace FROM pool"))
     windows, joined = windows_of(codes, vectors.quantizer.code_bytes if vectors else 1)

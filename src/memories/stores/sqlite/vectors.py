@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 1024
 _LOOK_EVERY = 64  # average number of vectors between two checks for a full block
-# Multiples of this number, modulo 2**32, are spread evenly, even if a pattern of writes skips some.
+# Multiples of this number, modulo 2**32, are spread evenly, even if writes skip some.
 _SCRAMBLE = 2_654_435_761
 EXACT_ROWS = 4096  # up to this many rows are scored individually; for more, the blocks are used
 MIN_MATCHING = 200  # if fewer candidates than this match the filter, more are scored
@@ -48,14 +48,7 @@ Scores = dict[int, float]
 
 
 class _Windows(NamedTuple):
-    """Windows as columns.
-
-    Attributes:
-        seqs: The `seq` of the window's record.
-        pools: The id of the record's namespace.
-        bits: The window's bit code.
-        counts: The number of bits that are set in it.
-    """
+    """Windows as columns: their records and namespaces, bit codes, and numbers of set bits."""
 
     seqs: "NDArray[np.int64]"
     pools: "NDArray[np.unsignedinteger[Any]]"
@@ -138,7 +131,6 @@ class VectorIndex:
             self.seal(db, added=len(vectors))
 
     def _encode(self, vectors: "Sequence[tuple[int, Vector]]") -> list[tuple[int, bytes, int]]:
-        """Return rows for the vector table."""
         seqs = [seq for seq, _ in vectors]
         codes = self.quantizer.encode_each([windows for _, windows in vectors])
         return list(zip(seqs, codes, map(zlib.crc32, codes), strict=True))
@@ -195,7 +187,6 @@ class VectorIndex:
         )
 
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
-        """Return the windows in rows; each row is a `seq` and its codes."""
         seqs, codes = self._unpack(rows)
         sql = (  # one row per window, even of a damaged or removed record
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
@@ -273,13 +264,7 @@ class VectorIndex:
         return highest(self.score(fetch(db, sql, selected.values), query), k)
 
     def score_exactly(self, db: apsw.Connection, seqs: Sequence[int], query: "Vector") -> Scores:
-        """Return the exact score of each of these records that has vectors.
-
-        Args:
-            db: A connection inside a transaction.
-            seqs: The `seq` of each record.
-            query: The rotated query.
-        """
+        """Return the exact scores of the records that have vectors, given a rotated query."""
         if not seqs:
             return {}
         sql = f"SELECT seq, codes FROM {self.table} WHERE seq IN (SELECT value FROM json_each(?))"
@@ -469,10 +454,7 @@ class VectorIndex:
         return newest.windows
 
     def _read_new_blocks(self, db: apsw.Connection, cached: "_Blocks") -> "_Blocks":
-        """Return the cached blocks together with later ones.
-
-        The later blocks are read one at a time, to save memory.
-        """
+        """Return the cached and the later blocks; these are read one at a time, to save memory."""
         sql = (
             f"SELECT hi, length(bits), length(pools) FROM {self._block_table} "
             "WHERE hi > ? ORDER BY hi"
@@ -510,12 +492,7 @@ class VectorIndex:
         return _Blocks(sizes[-1][0], windows, cached.labelled)
 
     def score(self, rows: Sequence[tuple[int, bytes]], query: "Vector") -> Scores:
-        """Return the cosine of each row's best window, by its `seq`.
-
-        Args:
-            rows: Rows, each a `seq` and its codes.
-            query: The rotated query.
-        """
+        """Return each record's cosine, given rows of `seq` and codes, and a rotated query."""
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
@@ -558,11 +535,10 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 
 
 def _should_look(newest: int, added: int) -> bool:
-    """Return whether to check for a full block, which one `seq` in `_LOOK_EVERY` causes.
+    """Return whether to check for a full block, which about one `seq` in `_LOOK_EVERY` causes.
 
-    These are spread by a hash, whose high bits decide. Every 64th `seq` might never be used:
-    memories that are written one by one have only odd numbers, because each is followed by a log
-    entry.
+    A hash selects them, because a multiple of 64 might never be used: memories that are written one
+    by one have only odd numbers, since each is followed by a log entry.
     """
     if added >= _LOOK_EVERY:
         return True

@@ -16,7 +16,7 @@ from memories.stores.protocol import RefuseLost
 from memories.stores.sqlite import engine
 
 _FILE_HEADER_BYTES = 100  # offset of the first page's header: https://sqlite.org/fileformat2.html
-_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # by a page's first byte, its header's size
+_TREE_HEADER_BYTES = {2: 12, 5: 12, 10: 8, 13: 8}  # size of a page header by the page's first byte
 _PAGES_AT_ONCE = 256
 
 

@@ -211,12 +211,7 @@ def _words_errors(db: apsw.Connection) -> Iterator[None]:
 
 
 def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None:
-    """Index the words of records.
-
-    Args:
-        db: A connection in a transaction.
-        rows: Records, each with its `seq` and the id of its namespace.
-    """
+    """Index the words of records, each given with its `seq` and the id of its namespace."""
     texts: dict[str, list[tuple[int, str]]] = {}
     documents: Counter[tuple[int, bool]] = Counter()
     lengths: Counter[tuple[int, bool]] = Counter()
@@ -291,8 +286,8 @@ def _erase_copies(db: apsw.Connection, table: str, tokens: Iterable[str]) -> Non
     """Erase the copies of removed tokens that FTS5's secure-delete leaves behind.
 
     The page table contains a key for each page: the beginning of its first token. This key stays
-    when that token is removed, and when a merge moves the page. And when a merge has used up a
-    segment, the segment's pages stay until the merge ends.
+    when that token is removed, and when a merge moves the page. When a merge has used up a segment,
+    the segment's pages also stay until the merge ends.
     """
     first_pages = read_segments(db, table)
     # In FTS5's pages, a 0 precedes every token.
@@ -556,7 +551,6 @@ def _make_gain(corpus: _Corpus, query: _TermQuery) -> Callable[[int, int], float
 def _add_gains(
     snapshot: Snapshot, corpus: _Corpus, query: _TermQuery, scope: _Scope, hits: WordHits
 ) -> None:
-    """Add a term's BM25 to the scores of the records that contain the term."""
     table = corpus.table
     if query.tokens:
         condition = scope.condition.format(seq="doc")
