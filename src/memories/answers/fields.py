@@ -133,7 +133,7 @@ KNOWN_TAGS = (
 _SUSPICIOUS = Field(
     "suspicious", "texts", "Why it looks like an instruction to a model.", [], "suspicious"
 )
-_REDACTED = Field("redacted", "texts", "The kinds of secrets removed from it.", [], "redacted")
+_REDACTED = Field("redacted", "texts", "The kinds of secrets that were removed.", [], "redacted")
 _ACCEPTED = (
     Field(
         "accepted_at",
@@ -162,7 +162,9 @@ MEMORY = (
     Field("supersedes", "text", "The id of the memory that it replaced.", None, "supersedes"),
     Field("superseded_by", "text", "The id of the memory that replaced it.", None, "replaced by"),
     Field("corrects", "text?", "The id of the memory that it corrects.", None, "corrects"),
-    Field("also_corrects", "texts", "The ids of others that it corrects.", [], "also corrects"),
+    Field(
+        "also_corrects", "texts", "The ids of other memories that it corrects.", [], "also corrects"
+    ),
     Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
     Field("current_again", "texts", "The ids of memories that a change made current again.", []),
     Field("source", "text", "The conversation or turn that it comes from.", None),
@@ -263,15 +265,15 @@ CREATED = (
     Field(
         "duplicates",
         "[Similar]",
-        "Existing memories that say the same thing, if it was refused.",
+        "Existing memories that say the same thing, if the text was refused.",
         [],
     ),
     Field("merged", "texts", "What was added to the existing memory.", []),
     Field("not_merged", "object", "What was not added to the existing memory.", {}),
     Field("reinforced", "flag", "Whether the existing memory was reinforced.", False),
     Field("similar_to", "[Similar]", "Similar memories that say something different.", []),
-    Field("redacted", "texts", "The kinds of secrets removed from it.", []),
-    Field("note", "text", "A remark, such as why it has no vector.", ""),
+    Field("redacted", "texts", "The kinds of secrets that were removed.", []),
+    Field("note", "text", "A remark, such as why the memory has no vector.", ""),
     Field("hint", "text", "The result and the next step, in one sentence.", ""),
 )
 # What writers can set, besides content, tags, anchors and dates.
