@@ -573,13 +573,28 @@ def test_an_auto_search_asks_the_store_for_fields_missing_from_the_scratchpad(
     assert [hit.content for hit in tagged] == ["The user prefers tabs"]
 
 
+def test_a_hot_search_refuses_what_its_entries_lack(bob: Memories) -> None:
+    store(bob, "The token of staging is ghp_abcdefghijklmnopqrstuvwxyz0123456789")
+    bob.scratchpad()
+    with pytest.raises(InvalidInput, match=r"can't answer this \(where: redacted\)"):
+        bob.search("token staging", tier="hot", where="not redacted")
+    assert not bob.search("token staging", tier="auto", where="not redacted")
+    assert bob.search("token staging", tier="hot", where="content ~ token")
+    store(bob, f"The long plan {'of staging ' * 200} ends in Lisbon")
+    with pytest.raises(InvalidInput, match=r"can't answer this \(where: content\)"):
+        bob.search("long plan", tier="hot", where="content ~ lisbon")
+    assert not bob.search("long plan", tier="auto", where="not content ~ lisbon")
+
+
 def test_a_hot_search_refuses_verdicts(bob: Memories) -> None:
     store(bob, "The user prefers tabs")
     with pytest.raises(InvalidInput, match=r"the scratchpad can't answer this \(where: verdict\)"):
         bob.search("tabs", tier="hot", where="verdict = changed")
 
 
-@pytest.mark.parametrize("name", ["channel", "client", "conversation", "host", "source", "user"])
+@pytest.mark.parametrize(
+    "name", ["channel", "client", "conversation", "host", "identity", "source", "user"]
+)
 def test_a_hot_search_refuses_conditions_on_fields_missing_from_the_scratchpad(
     bob: Memories, name: str
 ) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Names in expressions for what the scratchpad's file doesn't contain.
 _ONLY_IN_STORE = frozenset(
-    {"channel", "client", "conversation", "host", "import", "source", "user", "verdict"}
+    "channel client conversation host identity import redacted source user verdict".split()
 )
 
 
@@ -320,7 +320,9 @@ class Scratchpads:
         expression = filters.get("where")
         selector = None
         if expression is not None:
-            selector = self._parse_expression(expression, filters)
+            is_whole = all(entry.cut is None for entry in entries)
+            only_in_store = _ONLY_IN_STORE if is_whole else _ONLY_IN_STORE | {"content"}
+            selector = self._parse_expression(expression, filters, only_in_store)
             if selector is None:
                 return lambda _record: False
 
@@ -331,7 +333,9 @@ class Scratchpads:
 
         return matches
 
-    def _parse_expression(self, expression: str, filters: "SearchFilters") -> "Selector | None":
+    def _parse_expression(
+        self, expression: str, filters: "SearchFilters", only_in_store: frozenset[str]
+    ) -> "Selector | None":
         """Return the selector for an expression; None if only the store can evaluate it. In that
         case, the search asks the store next.
         """
@@ -340,7 +344,7 @@ class Scratchpads:
 
         used = conditions(selector.parse_node(expression, Collection.MEMORY))
         names = {condition.name.lower() for condition in used if not condition.quoted}
-        if unsupported := sorted(names & _ONLY_IN_STORE):
+        if unsupported := sorted(names & only_in_store):
             if filters.get("tier") == "auto":
                 return None
             _refuse([f"where: {name}" for name in unsupported])
