@@ -103,7 +103,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     import io
     import logging
 
-    from dotenv import dotenv_values  # takes 20 ms to import
+    from dotenv import dotenv_values  # lazy: takes 20 ms to import
 
     # dotenv warns about lines that it can't read, which are for other programs.
     logging.getLogger("dotenv.main").disabled = True
@@ -125,7 +125,7 @@ def _name(file: Path) -> str:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # takes 2 ms, and only a .env needs it
+    import hashlib  # lazy: takes 2 ms to import
 
     return hashlib.sha256(data).hexdigest()
 

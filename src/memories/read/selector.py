@@ -550,7 +550,7 @@ def _narrow_time(where: Filter, condition: Condition, selector: Selector) -> Fil
     if name not in ("updated", *_BOUNDS):
         return where
     if name == "updated" and condition.operator == "exists":
-        return where  # every record has this time
+        return where  # every record has an update time
     sign = _BOUNDS.get(name, condition.operator)
     first, last = _parse_span(condition, selector.instant)
     if sign in (">", ">=", "="):

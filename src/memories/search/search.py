@@ -230,7 +230,7 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
     conversation = filters.get("conversation")
     if conversation is None:
         return where
-    from memories.read.turns import in_conversation  # not needed to search memories
+    from memories.read.turns import in_conversation  # lazy: for conversations only
 
     of_conversation = in_conversation(lookup.store, where.namespaces, conversation)
     return where._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
@@ -242,7 +242,7 @@ def _parse_expression(
     """Return a filter with the part of an expression that a store can apply, and a predicate for
     the complete expression.
     """
-    from memories.read import selector  # most searches have no expression
+    from memories.read import selector  # lazy: few searches have an expression
 
     parsed = selector.parse_live(expression, where.collection, selector.Instant(*instant))
     return parsed.narrow(where), parsed.fits
@@ -312,7 +312,7 @@ def _gather_turns(store: Store, request: SearchRequest, count: int) -> GatheredC
     """Return about `count` turns that may answer the query; none if only memories are searched."""
     for where in request.alternatives:
         if where.collection is Collection.HISTORY:
-            from memories.search.surroundings import gather_surrounded  # not needed for memories
+            from memories.search.surroundings import gather_surrounded  # lazy: for turns only
 
             return gather_surrounded(store, where, request.query, count)
     return GatheredCandidates([], [], has_more=False)

@@ -314,7 +314,7 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     # corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.corrected:
-        from memories.write.links import link_correction  # most memories correct nothing
+        from memories.write.links import link_correction  # lazy: few memories correct others
 
         is_newest = draft.created_at is None
         record = link_correction(

@@ -61,7 +61,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))
             related = {action.get(name) for name in ("id", "corrects", "same_as")}
-            if record.ended_at == record.created_at:  # was never live
+            if record.ended_at == record.created_at:  # a record that was never live
                 related.add(record.fields.get("superseded_by"))
             if not groups.isdisjoint(related):
                 repeating.append(record.ref)
@@ -280,7 +280,7 @@ def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[s
 
 def _refs_of_all(store: Store, records: Sequence[Record]) -> list[Ref]:
     refs: list[Ref] = []
-    groups: dict[str, set[str]] = defaultdict(set)  # memories by namespace
+    groups: dict[str, set[str]] = defaultdict(set)  # ids of memories, by namespace
     for record in records:
         ref = record.ref
         if ref.collection is Collection.HISTORY:

@@ -231,7 +231,7 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
         live = _find_live_version(store, namespace, memory_id)
         if live is None or is_corrected(live, now):
             continue
-        if has_expired(live, now):  # no longer corrects others
+        if has_expired(live, now):  # so it no longer corrects other memories
             corrected += [(namespace, older_id) for older_id in live.names("corrects")]
         else:
             current_again.add(memory_id)
@@ -600,7 +600,7 @@ def _repeats(record: Record, other: Record) -> bool:
 
 def _contradicts(newer: Record, older: Record) -> bool:
     """Return whether a text contradicts an older one, according to `is_correction`."""
-    from memories.write.compare.corrections import is_correction  # slow: it reads word lists
+    from memories.write.compare.corrections import is_correction  # slow to import: reads word lists
 
     return is_correction(newer.text, older.text, None, threshold=_BY_WORDS)
 

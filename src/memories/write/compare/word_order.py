@@ -36,7 +36,7 @@ _HELPING = BE | MODALS | {"not", "never", "always", "also"}
 _ADJUNCT_STARTS = PLACES | frozenset("for with as from to via through @when @on".split())
 _SHORTEST_MANNER = 5  # an adverb of manner has more letters than this
 _DATES = DATES | frozenset("second sec min hr wk mth yr".split())
-_LISTING = BE | PLACES | frozenset("of for with from @when".split())  # can precede a list
+_LISTING = BE | PLACES | frozenset("of for with from @when".split())  # may precede a list
 _ORDERED = frozenset("order steps sequence first then priority stages ranked phases".split())
 _STARTING = frozenset("we user all every each".split())
 
