@@ -93,7 +93,7 @@ class StartChat(NamedTuple):
 )  # fmt: skip
 @option(
     "--idle", metavar="MINUTES", parse=whole_number_or(_IDLE),
-    help="Stop after this time without a request. [default: never]",
+    help="Stop after this many minutes without a request. [default: never]",
 )  # fmt: skip
 @option(
     "--status", "action", flag_value="status", section="Manage",

@@ -96,7 +96,7 @@ class StoreEmbedder:
     def __init__(
         self, embedder: Embedder | str | None, config: "Config", *, may_change: bool
     ) -> None:
-        """Open the embedder for a store without vectors.
+        """Open the embedder that a store without vectors uses.
 
         Args:
             embedder: An embedder or its name; None for the one in the settings.

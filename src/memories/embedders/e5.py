@@ -29,15 +29,16 @@ _MAX_WORD = 65_536  # more characters than all windows hold; the rest of the wor
 class Unigram:
     """A tokenizer for one vocabulary, read from files that `tools/build_e5.py` writes.
 
-    The pieces form a tree of their UTF-8 bytes, whose nodes are numbered level by level. For each
-    node, `labels` has the byte that leads to it, `children` its first child (its children end where
-    those of the next node begin), and `pieces` the id of the piece that ends there, or -1. `scores`
-    has the logarithm of each id's probability. `tokenizer.json` has the replacements of some code
-    points, and the id and score of a character without a piece.
+    The UTF-8 bytes of the pieces form a tree, whose nodes are numbered level by level. For each
+    node, `labels` contains the byte that leads to the node, `children` contains its first child,
+    and `pieces` contains the id of the piece that ends there, or -1. A node's children end where
+    those of the next node begin. `scores` contains the logarithm of each id's probability.
+    `tokenizer.json` contains the replacements of some code points, and the id and score of a
+    character without a piece.
 
-    Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Every sum is rounded to a
-    32-bit float and carried over to the next word, so that ties are broken as in the engine that
-    trained the model.
+    Each word is split into its most likely pieces (Viterbi; Kudo, 2018). Every sum of scores is
+    rounded to a 32-bit float and carried over to the next word, so that ties are broken as in the
+    engine that trained the model.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -105,7 +106,7 @@ class Unigram:
 
 
 def _length(lead: int) -> int:
-    """Return the number of bytes of a UTF-8 character that begins with this byte."""
+    """Return the number of bytes in a UTF-8 character that begins with this byte."""
     if lead < 0xC0:
         return 1
     if lead < 0xE0:

@@ -193,11 +193,12 @@ def _check(embedder: Embedder, windows: Any) -> None:
 def embed_to_store(
     embedder: Embedder | None, texts: Sequence[str], roles: Sequence[str | None] = ()
 ) -> Embedded:
-    """Return the vectors to store with texts; none without an embedder, or if its service is down
-    and the settings allow keyword search instead.
+    """Return the vectors to store with texts.
 
-    A text without a vector is found by its words. Another model can't supply the missing vector,
-    since vectors from different models can't be compared. For the arguments, see `embed_many`.
+    There are none without an embedder, or if its service is down and the settings allow keyword
+    search instead. A text without a vector is found by its words. Another model can't supply the
+    missing vector, since vectors from different models can't be compared. For the arguments, see
+    `embed_many`.
 
     Raises:
         EmbedderError: There are no vectors, and the settings require them.

@@ -294,7 +294,7 @@ def _tags(namespace: Namespace) -> dict[str, str]:
 
 
 def _key(op: GetOp | PutOp) -> str:
-    """Return an item's key among all memories."""
+    """Return the key of the memory that stores an item."""
     return _key_prefix(tuple(op.namespace)) + op.key
 
 

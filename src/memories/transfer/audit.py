@@ -357,7 +357,7 @@ class _ChainCheck:
                     self._written.add(_hash_address(item.memory, item.digest, position))
 
     def compare(self, addresses: Iterable[_Address]) -> None:
-        """Check that the log names every record written since its first entry, if it has one."""
+        """Check that the log names every record, except those older than its first entry."""
         has_forks = bool(self._forks())
         for collection, group, position, created_at in addresses:
             if self._since is not None and created_at < self._since:

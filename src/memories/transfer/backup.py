@@ -247,7 +247,7 @@ def _is_store_part(file: Path) -> bool:
 
 
 def read_mark(file: Path) -> "CopyOrigin | None":
-    """Return the description of a backup of either kind; None if the file isn't a backup."""
+    """Return the description in a SQLite backup or an export; None if the file isn't a backup."""
     from memories.stores.sqlite.backup import CopyOrigin, mark_of
 
     try:

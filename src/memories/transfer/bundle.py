@@ -334,8 +334,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 @functools.cache
 def _loader() -> Any:
-    """Return a safe YAML loader that also reads JSON numbers such as 1e-05, which YAML 1.1 takes
-    for text.
+    """Return a safe YAML loader that also reads JSON numbers such as 1e-05, which YAML 1.1
+    treats as text.
     """
     import yaml
 

@@ -201,7 +201,7 @@ _REMEDY = "remove it, and the next export creates a new one"
 
 
 def own_key(folder: Path, *, make: bool = False) -> bytes | None:
-    """Return the key for this user's exports; None if there is none yet.
+    """Return the key that authenticates this user's exports; None if there is none yet.
 
     Args:
         folder: The folder of the key and of the user's `config.toml`; no `.env` can change it.

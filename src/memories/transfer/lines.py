@@ -1,4 +1,4 @@
-"""Export lines: writes records as JSON, and checks them. Opens no file.
+"""Writes records as the JSON lines of an export, and checks such lines. Opens no file.
 
 The same records give the same lines. The first line is a header. The last line contains the number
 of records and the SHA-256 of all previous lines; without it, a file truncated at the end of a line

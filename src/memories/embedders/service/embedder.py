@@ -43,7 +43,7 @@ _SEARCH, _ONE, _MANY = Patience(1, 2), Patience(1, 4), Patience(3, 12)
 
 
 class HTTPEmbedder:
-    """A model behind an HTTP service: OpenAI or a compatible one, Ollama, Voyage or Cohere.
+    """A model behind an HTTP service: OpenAI or a compatible service, Ollama, Voyage or Cohere.
 
     A service returns nearly the same numbers each time for the same text; the cache returns exactly
     the same ones.
@@ -81,7 +81,7 @@ class HTTPEmbedder:
 
     @property
     def patient(self) -> Self:
-        """The same embedder without the fallback to words, retrying as long as that may help."""
+        """The same embedder, but it never falls back to words, and retries while that may help."""
         twin = copy.copy(self)
         twin._words_instead = False
         return twin

@@ -127,8 +127,8 @@ class Capture:
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
-        """Run a function on the home in a thread. The session waits briefly, then continues even
-        if the function is still running.
+        """Call a function with the home folder, in a thread. The session waits briefly, then
+        continues even if the function is still running.
         """
         running = asyncio.ensure_future(asyncio.to_thread(work, str(self._mounted.config.home)))
         running.add_done_callback(_log_failure)

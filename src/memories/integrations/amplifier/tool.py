@@ -240,7 +240,7 @@ def _filters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fence(text: str) -> str:
-    """Return stored text between markers that no stored text can predict."""
+    """Put stored text between markers that nobody could have predicted when writing it."""
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 

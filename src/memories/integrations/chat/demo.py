@@ -28,7 +28,7 @@ _MAX_BODY = 10_000_000
 
 
 def answer(messages: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the next message: content, or a call to the tool `memory_upsert`."""
+    """Return the fake model's next message: content, or a call to the tool `memory_upsert`."""
     if messages[-1]["role"] == "tool":
         stored = json.loads(messages[-1]["content"]).get("stored")
         return {"content": "I will remember that." if stored else "I could not store that."}
@@ -59,7 +59,7 @@ def _subject(users: list[str]) -> str | None:
 
 
 def refusal(body: Mapping[str, Any], key: str, authorization: str) -> tuple[int, str] | None:
-    """Return the status and message if a request is refused; None if it is not."""
+    """Return the status and error message for a request to refuse; None for other requests."""
     if authorization != f"Bearer {key}":
         return 401, "Invalid Authentication"
     if not str(body.get("model", "")).startswith("kimi"):

@@ -45,7 +45,7 @@ INCLUDE = ("branches", "subagents", "attachments")
 
 
 def load(name: str) -> "Source":
-    """Return a source."""
+    """Return the source with this name."""
     source: Source = import_module(f"{__name__}.{SOURCES[name]}").SOURCES[name]
     return source
 

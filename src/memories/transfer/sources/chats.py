@@ -46,9 +46,7 @@ def locate_cursor(home: Path) -> Iterable[Path]:
 
 
 def recognize_cursor(sample: Sample) -> bool:
-    """Return whether a path is the program's database, a transcript, or a folder that contains
-    one.
-    """
+    """Return whether a path is Cursor's database, a transcript, or a folder that contains one."""
     if _TABLE in sample.tables or "state.vscdb" in sample.names:
         return True
     if sample.is_folder:
@@ -156,7 +154,7 @@ class _Message(NamedTuple):
 
 
 def recognize_opencode(sample: Sample) -> bool:
-    """Return whether a path is the program's database, or a folder that contains its sessions."""
+    """Return whether a path is opencode's database, or a folder that contains its sessions."""
     if "opencode.db" in sample.names or {"session", "message", "part"} <= sample.names:
         return True
     return {"session", "message", "part"} <= sample.tables.keys()

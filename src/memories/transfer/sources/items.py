@@ -35,7 +35,7 @@ class SourceMessage(NamedTuple):
     Attributes:
         conversation: The id of the conversation, which begins with the name of the source.
         turn: The message. Its `message_id` is the source's own id, so that a second import adds
-            nothing. Without `created_at`, it is dated just after the message before it.
+            nothing. A message without `created_at` is dated just after the previous one.
         title: The title of the conversation.
         project: The project that the conversation is about.
         session: The id under which hooks store the conversation, if different.
@@ -124,7 +124,7 @@ def parse_object(text: object) -> Mapping[str, Any]:
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Return a JSON object; empty if the value isn't one."""
+    """Return the value if it is a JSON object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
@@ -148,7 +148,7 @@ def join_texts(texts: Iterable[str]) -> str:
 
 
 def strings(value: object) -> list[str]:
-    """Return the strings in a JSON array; empty if it isn't one."""
+    """Return the strings in a JSON array; an empty list if the value isn't an array."""
     if not isinstance(value, list):
         return []
     return [part for part in value if isinstance(part, str)]

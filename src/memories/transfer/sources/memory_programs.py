@@ -80,7 +80,7 @@ _OWNERS = ("user_id", "agent_id", "run_id", "actor_id")
 
 
 def is_mem0(sample: Sample) -> bool:
-    """Return whether a path is the database, or JSON with memories that have an owner or a hash."""
+    """Return whether a path is mem0's database, or JSON of memories with an owner or a hash."""
     if sample.has_columns("history", "memory_id", "new_memory"):
         return True
     if sample.has("results"):
@@ -162,7 +162,7 @@ def locate_service(home: Path) -> Iterable[Path]:
 
 
 def is_service(sample: Sample) -> bool:
-    """Return whether a path is the program's database, or its folder."""
+    """Return whether a path is mcp-memory-service's database, or its folder."""
     columns = ("content_hash", "memory_type", "created_at_iso")
     return "sqlite_vec.db" in sample.names or sample.has_columns("memories", *columns)
 
@@ -195,7 +195,7 @@ _DOCUMENTS = (
 
 
 def is_palace(sample: Sample) -> bool:
-    """Return whether a path is the program's folder, or one of its databases."""
+    """Return whether a path is MemPalace's folder, or one of its databases."""
     folder = sample.path if sample.is_folder else sample.path.parent
     if not sample.is_folder and sample.path.name not in _PALACE:
         return False
@@ -274,7 +274,7 @@ def read_omega(reader: Reader, file: Path) -> Iterator[Item]:
 
 
 def is_engram(sample: Sample) -> bool:
-    """Return whether a path is the program's database, its export, or the folder `.engram` of a
+    """Return whether a path is engram's database, its export, or the folder `.engram` of a
     repository.
     """
     if "engram.db" in sample.names or {"manifest.json", "chunks"} <= sample.names:
@@ -357,7 +357,7 @@ _SUMMARY = ("request", "investigated", "learned", "completed", "next_steps", "no
 
 
 def is_claude_mem(sample: Sample) -> bool:
-    """Return whether a path is the program's database, or its folder."""
+    """Return whether a path is claude-mem's database, or its folder."""
     columns = ("memory_session_id", "project")
     return "claude-mem.db" in sample.names or sample.has_columns("observations", *columns)
 
