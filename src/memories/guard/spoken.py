@@ -78,8 +78,8 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[SecretSpan]:
     """Yield the secrets that are named in a text's sentences.
 
-    The search for a word's value ends at the second such word after it, and at the second such word
-    before it, so no part of a text is searched more than a few times.
+    The search for a word's value goes no further than the second such word in either direction, so
+    no part of a text is searched more than a few times.
 
     Args:
         text: The text.

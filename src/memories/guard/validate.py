@@ -43,8 +43,8 @@ def content(text: str, max_bytes: int | None = MAX_CONTENT_BYTES) -> str:
         max_bytes: The maximum size; None if another limit applies.
 
     Raises:
-        InvalidInput: The content is not text, is empty, invisible or too large, or its normal form
-            is too large.
+        InvalidInput: The content is not text, or is empty, invisible or too large. Its normal form
+            may be too large even if the content is not.
     """
     text = _require_visible(text_of(text, "content").removeprefix("\ufeff"), "content")
     size = len(text.encode())

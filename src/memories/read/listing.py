@@ -330,8 +330,8 @@ def _parse_full_id(lookup: Lookup, group: str) -> str | None:
 def count_namespaces(lookup: Lookup, moment: datetime | None) -> tuple[NamespaceCounts, ...]:
     """Return the size of each namespace in the store, sorted by name; see `Memories.namespaces`.
 
-    For a past moment, only the counts that the store can reconstruct are set, and namespaces that
-    were empty at that moment are left out.
+    For a past moment, only the counts that the store can reconstruct are set. Namespaces that were
+    empty at that moment are left out.
     """
     names = {name for collection in SEARCHED for name in lookup.store.namespaces(collection)}
     sizes: list[NamespaceCounts] = []

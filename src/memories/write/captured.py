@@ -82,7 +82,7 @@ def change(config: Config, name: str, into: str | None, *, dry_run: bool = False
 
 
 class UnstoredTexts(NamedTuple):
-    """The texts of a namespace's conversations that have not been stored yet.
+    """Texts that are waiting to be stored, from a namespace's conversations.
 
     Attributes:
         queue: The queued turns.

@@ -270,9 +270,7 @@ def pin(
 
 
 def append_same(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
-    """Append a version with the same content as the previous one, with the same origin and the
-    record of who accepted it.
-    """
+    """Append a version with the same content, origin and acceptance as the previous one."""
     fields = dict(new.fields)
     for name in ("accepted_at", "accepted_by", "redacted"):
         if name in latest.fields:

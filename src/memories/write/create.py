@@ -262,7 +262,8 @@ def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Re
 
 def _find_retry(writer: Writer, draft: Draft) -> Created | None:
     """Return the earlier result for a retried draft, or a refusal if its id belongs to another
-    text; None if the draft has no id, or a new one (`Draft.fresh` says that the id is new).
+    text. Return None if the draft has no id or a new one; with `Draft.fresh`, the id is not looked
+    up.
     """
     if draft.id is None or draft.fresh:
         return None

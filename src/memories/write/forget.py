@@ -52,8 +52,8 @@ def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
 
 
 def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
-    """Return the records under other ids that repeat the text of these memories: proposals of
-    `memory tidy` that quote them, and reviewed memories that were merged into them when accepted.
+    """Return the records with other ids that repeat the text of these memories: proposals of
+    `memory tidy` that quote them, and memories that a review merged into them.
     """
     repeating: list[Ref] = []
     held = Filter(Collection.MEMORY, (namespace,), state="ended", labels={HELD: "1"})

@@ -158,7 +158,7 @@ def _close_chain(
     leaving: Mapping[str, Record],
 ) -> None:
     """Link the neighbours of a memory that is leaving its chain, except neighbours that are leaving
-    too or that say the same thing.
+    too or say the same thing.
     """
     staying = [older for older in older_neighbours if older.ref.group not in leaving]
     linked: list[Record] = []
@@ -454,7 +454,7 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
 
 def update_links_after_restating(store: Store, latest: Record, new: Record) -> Record:
     """Return the next version of a memory whose text was restated, with its links. If newer
-    memories corrected it, it moves to the end of their chain, unless it has already expired.
+    memories corrected the memory, it moves to the end of their chain, unless it has expired.
 
     Args:
         store: The store of the memories, in a transaction.

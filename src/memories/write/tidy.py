@@ -176,7 +176,7 @@ class Applied(NamedTuple):
 
 def apply(writer: Writer, record: Record) -> Applied | None:
     """Carry out a proposal in a transaction, unless its memories have changed since it was made, or
-    its reason no longer holds; return None if the record doesn't propose a change to a memory.
+    its reason no longer holds. Return None if the record doesn't propose a change to a memory.
     """
     action = json.loads(record.fields.get(versions.PROPOSED, "{}"))
     if not action:

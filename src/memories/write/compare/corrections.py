@@ -305,8 +305,7 @@ def _find_prepositions(words: Sequence[Word]) -> list[str]:
 
 def _changes_direction(change: Substitution) -> bool:
     """Return whether one text gives two values and the other one value ("to A and B", "from B"), or
-    one text is about going to a place and the other about coming from another place. In both cases,
-    both texts may be true.
+    one is about going to a place and the other about coming from another. Both may then be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):

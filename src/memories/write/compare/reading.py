@@ -441,8 +441,8 @@ def _mark_having(words: list[Word]) -> list[Word]:
 
 
 def _mark_names(words: list[Word]) -> list[Word]:
-    """Mark possible names: words that are capitalized within a sentence, or that are next to a word
-    that announces a name or value.
+    """Mark possible names: words that are capitalized within a sentence, or next to a word that
+    announces a name or value.
     """
     marked = []
     for i, word in enumerate(words):
