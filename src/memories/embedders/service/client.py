@@ -120,7 +120,7 @@ class ServiceClient:
         if status == 404:
             model = self.service.model
             return EmbedderError(
-                f"{name} does not have this address or the model {model}{because}; check "
+                f"{name} doesn't know the requested path or the model {model}{because}; check "
                 "EMBEDDER and EMBEDDER_URL"
             )
         if status == 429 and "insufficient_quota" in str(answer.value):
