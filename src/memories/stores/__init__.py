@@ -48,9 +48,8 @@ def open_store(
             `qdrant://host:port/collection` or `qdrant:///folder`; `http://host:port` or
             `https://host` for a Memories server.
         space: The space of the vectors to write and search; None in keyword-only mode.
-        config: Settings that a URL doesn't contain: the home, the collection's name, the size at
-            which a files store moves and the larger store that it moves to, and whether vectors
-            are compact. Without settings, a missing store is treated as if `is_new` were set.
+        config: Settings that a URL doesn't contain, such as the home and the collection's name.
+            Without settings, a missing store is treated as if `is_new` were set.
         is_new: Whether a missing store is a new one, even if a scratchpad mirrors it.
 
     Raises:

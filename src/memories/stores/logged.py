@@ -429,7 +429,7 @@ def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequ
 
 
 def _is_implied(action: _Action, actions: set[_Action]) -> bool:
-    """Return whether an action on the next version implies this one, so that it isn't logged."""
+    """Return whether an action on the next version implies this one."""
     if not action.implied_by:
         return False
     next_ref = action.ref._replace(position=action.ref.position + 1)

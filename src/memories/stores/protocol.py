@@ -229,7 +229,7 @@ class Store(Protocol):
     def days(self, where: Filter) -> Mapping[int, int]:
         """Return the number of records written on each UTC day.
 
-        Each key is a number of days since 1 January 1970; the keys are sorted.
+        The sorted keys are days since 1 January 1970.
         """
 
     def namespaces(self, collection: Collection) -> list[str]:

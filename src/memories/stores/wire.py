@@ -145,7 +145,7 @@ def read_arguments(
     try:
         values = inspect.signature(function).bind(None, *arguments, **named).arguments
     except TypeError as exc:
-        raise InvalidInput(f"the store's method {method} {exc}") from exc
+        raise InvalidInput(f"the store's method {method}: {exc}") from exc
     hints = _hints(function)
     del values["self"]
     if type(values.get("after")) is list:  # clients send every tuple as a list

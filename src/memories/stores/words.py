@@ -27,7 +27,7 @@ _Id = TypeVar("_Id")
 
 
 class Term(NamedTuple):
-    """The tokens of a query term, which is a word or several consecutive words.
+    """The tokens of a query term: one word, or several consecutive ones.
 
     Attributes:
         tokens: The consecutive tokens; never empty.
@@ -67,12 +67,7 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """The hits in a word index.
-
-    Attributes:
-        scores: BM25 of all terms, by the record's `seq`.
-        holders: For each term, the `seq` of each record that contains it.
-    """
+    """The hits in a word index: BM25 by the record's `seq`, and each term's records."""
 
     scores: dict[int, float]
     holders: dict[str, list[int]]

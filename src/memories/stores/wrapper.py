@@ -259,9 +259,9 @@ class BufferedStore(StoreWrapper):
         return Savepoint(self._added + len(self._buffered), self._changes)
 
     def take_back(self, mark: Savepoint) -> bool:
-        """Drop the records appended since a mark, and return True if no other change was made.
+        """Drop the records appended since a mark; return whether that undid all changes since then.
 
-        Otherwise drop nothing and return False: the transaction must then be rolled back.
+        If not, nothing was dropped, and the transaction must be rolled back.
         """
         if self._has_failed or self._added > mark.appended or self._changes != mark.changes:
             return False

@@ -221,8 +221,8 @@ class Flush:
     """Writes the changes of one transaction, in an order that makes interruptions harmless.
 
     Labels and vectors come first, since nothing refers to them yet. Then the records are added. If
-    nothing else changes and they fit into one step, they are added as live records; otherwise they
-    are added as pending records, which readers don't see. They are read back, since the server
+    nothing else changes and they fit into one step, they are added as live records, otherwise as
+    pending ones, which readers don't see. They are read back, since the server
     silently skips a record that another writer wrote first. Then one update completes the
     transaction: pending records become live, and existing records change. An interruption before
     this update leaves pending records behind, which the next writer of these refs removes.

@@ -88,8 +88,8 @@ class Condition(NamedTuple):
 
     Attributes:
         field: One of `FIELDS`.
-        relation: How the field must compare to the value. With `has`, the field's list must contain
-            the value; with `in`, the field's string must be one of the values.
+        relation: How the field compares to the value. With `has`, the field's list contains the
+            value; with `in`, the field's string is one of the values.
         value: The value to compare with; a list of strings for `in`.
     """
 

@@ -280,11 +280,11 @@ class LocalFiles:
     ) -> Iterator[tuple[Index, tuple[str, ...]]]:
         """Yield the up-to-date index, and the namespaces whose files can be read.
 
-        All reads inside the context see one snapshot. A damaged file reads as empty. In a
-        transaction it raises an error, because a transaction must not rely on missing records.
+        All reads inside the context see one snapshot. A damaged file reads as empty, except in a
+        transaction, which must not rely on missing records.
 
         Raises:
-            StoreDamaged: One of the files is damaged, and a transaction is running.
+            StoreDamaged: In a transaction, one of the files is damaged.
             StoreError: The system doesn't allow reading one of the files.
         """
         if self.work is not None:

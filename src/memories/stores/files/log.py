@@ -52,8 +52,7 @@ class Event(NamedTuple):
         of: The id of the event that created the record.
         record: The record after the event.
         names: For a change, the names of the changed fields. For a removal, the ids of the events
-            that created the records, and the digests of the memories or conversations that were
-            removed completely.
+            that created the records, and the digests of the groups that were removed completely.
     """
 
     time: str
@@ -369,9 +368,8 @@ class Folded(NamedTuple):
 def parse(data: bytes, collection: Collection, namespace: str) -> Parsed:
     """Return a file's events.
 
-    A last line without a newline counts if it is complete, since some editors write such lines. An
-    incomplete one is ignored, since a crash cut it off before the write was acknowledged. A
-    byte-order mark is ignored too.
+    A last line without a newline counts if it is complete, since some editors write such lines. If
+    it isn't, a crash cut it off before the write was acknowledged. A byte-order mark is ignored.
     """
     complete_size = data.rfind(b"\n") + 1
     events: list[Event] = []
@@ -435,10 +433,7 @@ def fold(events: Sequence[Event]) -> Folded:
 
 
 def _separate_copies(events: Sequence[Event]) -> Sequence[Event]:
-    """Give new ids to events that share an id but differ in content.
-
-    This happens, for example, if a user copies a line and edits it.
-    """
+    """Give new ids to events with the same id but different content, such as an edited copy."""
     contents: dict[str, set[tuple[str, ...]]] = {}
     for event in events:
         if event.op == CREATE:

@@ -501,9 +501,9 @@ class Server:
         return Transaction(connection, self._lock_key, last_rows(cursor) if first else None)
 
     def _check_schema(self, meta: Meta) -> int:
-        """Return the schema version; refuse a version that this program doesn't support.
+        """Return the schema version; refuse an unsupported one.
 
-        Every transaction checks this, since a newer program may migrate the store at any time.
+        Every transaction checks it, since a newer program may migrate the store at any time.
         """
         newest = len(schema.MIGRATIONS)
         if meta.schema > newest:

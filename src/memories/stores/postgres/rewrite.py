@@ -99,10 +99,7 @@ class Copy(NamedTuple):
 
 
 def leaves(db: Transaction, table: str) -> list[Leaf]:
-    """Return a table's partitions, or the table itself if it has none.
-
-    The result is empty if the table no longer exists.
-    """
+    """Return a table's partitions, or the table itself; empty if the table no longer exists."""
     if db.value("SELECT to_regclass(%s)", (table,)) is None:
         return []
     distributed = db.value(_CITUS) is not None
@@ -259,10 +256,7 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Replay on the copy all changes made to a table since it was copied.
-
-    Return whether rows were removed.
-    """
+    """Replay on the copy what has changed since copying; return whether rows were removed."""
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
     if copy.old == "label":
         key, is_same = "r.namespace, r.collection, r.key, r.value", "c.namespace = r.namespace"
@@ -364,10 +358,7 @@ def _save_erasing(db: Transaction, tables: set[str]) -> None:
 
 
 def remove(db: Transaction, refs: Sequence[Ref]) -> None:
-    """Delete records and their vectors, and update the counts.
-
-    The tables that still contain the records' bytes are noted for `erase`.
-    """
+    """Delete records with their vectors and counts; note the tables that contain their bytes."""
     to_erase: set[str] = set()
     for (_, namespace), part in by_namespace(refs).items():
         records = counts.read_counted(db, part).values()

@@ -164,10 +164,7 @@ HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored individua
 
 
 def _tables(script: str, table: str, partitions: int, part_script: str) -> str:
-    """Return the script that creates a table with its partitions and its indexes.
-
-    With one partition, the table itself contains the rows.
-    """
+    """Return the script for a table, for its partitions if it has several, and for its indexes."""
     if partitions == 1:
         return script.format(partitioned="") + part_script.format(part=table)
     scripts = [script.format(partitioned="PARTITION BY HASH (namespace)")]

@@ -98,9 +98,7 @@ def _search_words(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return the records that contain any of the terms, with their word scores.
-
-    Among many records, only those that contain the rarest terms are returned.
+    """Return the records that contain the terms; among many, only those with the rarest terms.
 
     Args:
         db: A transaction.
@@ -194,8 +192,8 @@ def _documents(
     """Return the records that contain any of the terms.
 
     Without counts, these are all such records in the namespaces, so that they can be counted. With
-    counts, only records that match the filter are returned. If there is only one term and it is
-    very common, only the records with the highest scores and those in `also` are returned.
+    counts, only matching records are returned; for a single, very common term, only those with the
+    highest scores and those in `also`.
     """
     if counts is not None:
         terms = {term: parsed for term, parsed in terms.items() if counts[term]}

@@ -115,19 +115,18 @@ class QdrantDriver:
     The collection with the store's name contains the records, the labels and the state as points
     without vectors. It has one shard, so each write is one entry in one log, and is made completely
     or not at all. Every vector space has a collection with its dimension and the server's default
-    number of shards. Every request is limited to one part, whose name is in the field `_part`; the
-    server indexes that field as the tenant.
+    number of shards. Every request is limited to one part by the field `_part`, which the server
+    indexes as the tenant.
 
-    Words are found by a keyword index on the tokens, which are the same in all stores. The
-    beginning of a word is found by its first characters.
+    A keyword index on the tokens, which are the same in all stores, finds words. The beginning of a
+    word is found by its first characters.
 
-    These things are not guaranteed:
+    What is not guaranteed:
 
-    - If a call has more than about 24 MB of points, they are split into several requests. After an
-      interruption, only some of them may be stored.
+    - More than about 24 MB of points in one call are split into several requests. After an
+      interruption, only some of the points may be stored.
     - If two writers change a point at the same moment, both changes are made, one after the other.
-      If such a call makes different changes to several points, these may become visible one after
-      the other.
+      If such a call makes different changes to several points, these may become visible one by one.
     - Vectors on several shards are not written in one step, but nothing refers to them before all
       are written.
     - If the server keeps replicas, reads see every acknowledged write only if its

@@ -1,7 +1,7 @@
-"""Copies the store file while other processes write to it, and checks and restores such copies.
+"""Backs up the store file while other processes write, and checks and restores such copies.
 
-A copy contains a mark in `meta` with the store's id and the time of the copy. If there is a log
-next to a file with this mark, it belongs to another file; see `put_back`.
+A copy contains a mark in `meta` with the store's id and the time of the copy. A log next to a file
+that has this mark belongs to another file; see `put_back`.
 """
 
 import json
@@ -56,8 +56,8 @@ def copy_out(path: Path, target: Path, mark: CopyOrigin | None) -> int:
     Args:
         path: The store.
         target: An empty file that no other process uses.
-        mark: The mark of the copy. None for a copy that only preserves the state before a repair;
-            such a copy isn't checked, since it may be damaged.
+        mark: The mark of the copy. None for a copy that only preserves the state before a repair,
+            and may be damaged; it isn't checked.
 
     Raises:
         StoreDamaged: The store or the copy is damaged.
@@ -188,10 +188,7 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse to restore a database if a log is next to the wrong file.
-
-    The log next to the database may belong to another file, or the log next to the store may belong
-    to the database.
+    """Refuse to restore a database if its own log is next to the store, or it has a wrong one.
 
     Args:
         source: The database to restore.

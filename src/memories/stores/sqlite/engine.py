@@ -228,10 +228,7 @@ def busy_error(path: Path, lock: Path, waited: float, before: CommitNote | None)
 
 
 def salt_of(log: Path) -> str:
-    """Return the salt in a log's header, which distinguishes the log from earlier ones.
-
-    The result is empty if there is no log, or no valid header.
-    """
+    """Return the salt that distinguishes a log from earlier ones; empty without a valid header."""
     try:
         fd = os.open(log, os.O_RDONLY | _OPEN)
     except OSError:
@@ -380,8 +377,8 @@ def open_apart(path: Path, *, write: bool = False) -> Iterator[apsw.Connection]:
 
     Args:
         path: The file.
-        write: Whether to open the file for writing; if so, no other process may use it. Opening a
-            file only for reading creates no files next to it, unless it has a log.
+        write: Whether to open it for writing; then no other process may use it. Opening it only for
+            reading creates no files next to it, unless it has a log.
     """
     if write:
         connection = connect(path)

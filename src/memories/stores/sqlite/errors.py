@@ -117,10 +117,7 @@ def read_errors(path: Path) -> Iterator[None]:
 
 
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
-    """Translate a SQLite error according to its class and the state of the files.
-
-    The files are examined because SQLite's messages don't mention them.
-    """
+    """Translate a SQLite error according to its class and, if that isn't enough, to the files."""
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
     )

@@ -262,10 +262,10 @@ class Selection(NamedTuple):
         return self.live
 
     def in_order(self, count: int) -> str:
-        """Return the condition for finding the first `count` records in the order of the index.
+        """Return the condition for finding the first `count` records in index order.
 
-        If many records have the rarest label, reading the namespace index in order is faster than
-        sorting the label's records.
+        If many records have the rarest label, reading the namespace index is faster than sorting
+        the label's records.
         """
         if count * self.live < self.rarest**2:
             return self.check

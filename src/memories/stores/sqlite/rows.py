@@ -248,7 +248,7 @@ UPDATE pool SET namespace = '~' || id
 
 
 class AddedRow(NamedTuple):
-    """A record that was added, with the `seq` of its row and the id of its namespace."""
+    """An added record, with its `seq` and the id of its namespace."""
 
     seq: int
     pool: int

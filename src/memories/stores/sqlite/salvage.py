@@ -259,10 +259,7 @@ class _Tables:
         return Ref(Collection(collection), namespace, decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
-        """Return each record's pool, group and position, as found in the index.
-
-        The index is read from both ends, in case its middle is damaged.
-        """
+        """Return each record's pool, group and position from the index, read from both ends."""
         places: dict[int, Row] = {}
         for order in ("ASC", "DESC"):
             columns = f"pool {order}, grp {order}, position {order}"
@@ -285,7 +282,7 @@ class _Tables:
         return last or size // 16
 
     def _read_small(self, table: str, columns: str) -> Iterator[Row]:
-        """Yield the rows of a small table: first as read from the table, then from its index."""
+        """Yield a small table's rows, read first from the table and then from its index."""
         for source in ("NOT INDEXED", f"INDEXED BY sqlite_autoindex_{table}_1"):
             yield from self._try(f"SELECT {columns} FROM {table} {source}")
 
@@ -298,7 +295,7 @@ class _Tables:
     def _read_rows(self, table: str, columns: list[str]) -> Iterator[Row | Lost]:
         """Yield a table's rows in order, and a `Lost` for each that can't be read.
 
-        If a range can't be read, it is halved again and again, until only single rows are lost.
+        A range that can't be read is halved until only single rows are lost.
         """
         expressions = [
             f"CAST({name} AS BLOB) AS {name}" if name in _TEXTS else name for name in columns

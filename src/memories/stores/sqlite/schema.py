@@ -288,10 +288,7 @@ ADD_COUNTS = _COLUMNS + CREATE_TRIGGERS + RECOUNT
 
 @contextlib.contextmanager
 def suspend_counts(db: apsw.Connection) -> Iterator[None]:
-    """Suspend counting while vector tables are replaced, in a transaction.
-
-    At the end, the records without a vector are counted again.
-    """
+    """Suspend counting while a transaction replaces vector tables, then correct the counts."""
     db.execute(_DROP)
     yield
     count = f"SELECT count(*) FROM record r WHERE r.pool = pool.id AND {_LIVE} AND {_NO_VECTOR}"

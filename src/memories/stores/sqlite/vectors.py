@@ -1,7 +1,6 @@
-"""Vector search in the SQLite store: in one step for few rows, and in two steps for many.
+"""Vector search in the SQLite store: by scoring all rows if there are few, else in two steps.
 
-A few rows are all scored by their codes. Among many rows, the sign bits in the blocks find
-candidates, and only the best of these are scored by their codes.
+Among many rows, the sign bits in the blocks find candidates, and the codes score the best of these.
 """
 
 import json
@@ -431,10 +430,9 @@ class VectorIndex:
     def _load_newest(self, db: apsw.Connection, hi: int) -> _Windows:
         """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
-        The record of a cached window may have been removed in the meantime; when the caller reads
-        the codes, it finds none for that record. A transaction that may write neither uses nor
-        fills the cache, because its changes may be rolled back, and other records may then get the
-        same `seq`.
+        A cached window's record may have been removed in the meantime; a caller that reads the
+        codes finds none for it. A transaction that may write neither uses nor fills the cache,
+        because its changes may be rolled back, and each `seq` used again.
         """
         is_writing = may_write(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))

@@ -175,9 +175,9 @@ class Snapshot(NamedTuple):
 
 
 def varints_in(block: bytes) -> Iterator[int]:
-    """Yield the numbers in a block of FTS5, which have variable lengths.
+    """Yield the variable-length numbers in one of FTS5's blocks.
 
-    Each byte contains seven bits of a number; its eighth bit is set unless the byte is the last.
+    Each byte contains seven bits; the eighth bit is set in all bytes of a number except the last.
     """
     number = length = 0
     for byte in block:
@@ -332,10 +332,10 @@ def _first_token(page: bytes) -> bytes:
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
     """Return the first page of each segment in an index; 0 if a merge has used up the segment.
 
-    The structure record, row 10 of the data table, lists the segments. It begins with a cookie of 4
-    bytes, which is followed by variable-length numbers. The first three count the levels, segments
-    and writes. They are followed, for each level, by the number of its segments that are being
-    merged, the number of all its segments, and each segment's number, first page and last page.
+    The structure record, row 10 of the data table, lists the segments. It is a cookie of 4 bytes,
+    followed by variable-length numbers. The first three count the levels, segments and writes. For
+    each level, there follow the number of segments being merged, the number of all its segments,
+    and each segment's number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
     numbers = varints_in(structure[4:] if type(structure) is bytes else b"")
