@@ -100,7 +100,7 @@ class ChromaDriver:
         log = "its log, which `chroma vacuum` does not erase"
         self.remains = (f"the files of {address}: {log}, keeps the last 1,000 changes",)
         self._client = StoreClient(address)
-        self._ids: dict[str, str] = {}  # the ids of collections by name
+        self._ids: dict[str, str] = {}
 
     @functools.cached_property
     def max_batch(self) -> int:
@@ -388,7 +388,6 @@ class ChromaDriver:
 
 
 def _is_missing(answer: ServerResponse) -> bool:
-    """Return whether the server reported that a collection doesn't exist."""
     value = answer.value if isinstance(answer.value, dict) else {}
     return answer.status == 404 and value.get("error") == "NotFoundError"
 

@@ -7,8 +7,8 @@ any other store, a server keeps its own claims (`server/api/idempotency`).
 from typing import Any, NamedTuple, Protocol
 
 FILE_SUFFIX = "-requests"  # follows a store's file name in the name of the file with its claims
-KEPT_SECONDS = 86_400  # how long a request is remembered
-MAX_KEPT = 10_000  # maximum number of remembered requests
+KEPT_SECONDS = 86_400
+MAX_KEPT = 10_000
 
 
 class Claim(NamedTuple):

@@ -329,7 +329,6 @@ class LoggedStore(StoreWrapper):
         return False
 
     def _read_salt(self, namespace: str) -> str:
-        """Return a chain's salt; empty if its first entry can't be read."""
         from memories.stores import audit_log
 
         if namespace not in self._salts:
@@ -429,7 +428,6 @@ def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequ
 
 
 def _is_implied(action: _Action, actions: set[_Action]) -> bool:
-    """Return whether an action on the next version implies this one."""
     if not action.implied_by:
         return False
     next_ref = action.ref._replace(position=action.ref.position + 1)

@@ -482,7 +482,7 @@ def other_embedder(stored: str, used: str) -> EmbedderMismatch:
 
 # --- reading with `Store.scan`
 
-PAGE_SIZE = 500  # records read at a time
+PAGE_SIZE = 500
 
 
 def scan_pages(

@@ -271,7 +271,6 @@ class Flush:
             ) from exc
 
     def _is_one_step(self) -> bool:
-        """Return whether one request can make all changes."""
         records = self._changes.new.values()
         if self._updates or len(self._new) > 1 or len(records) > self._driver.max_batch:
             return False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Address = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # number of records read in one step
+_PAGE = 1_000
 
 
 class Overlay:
@@ -243,7 +243,6 @@ def _unlisted_labels(driver: Driver, part: Partition, records: list[StoredRecord
 def _count_lost_vectors(
     driver: Driver, part: Partition, records: list[StoredRecord], space: str
 ) -> int:
-    """Return how many records refer to vectors that don't exist."""
     with_vectors = [stored for stored in records if space in stored.windows]
     if not with_vectors:
         return 0

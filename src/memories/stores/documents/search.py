@@ -170,7 +170,6 @@ class Search:
         return [ref_at(self._where, address) for address in addresses]
 
     def _get_cached(self, refs: Iterable[Ref]) -> list[StoredRecord]:
-        """Return the cached records with these refs, except any that don't match."""
         records = [self._cache[ref] for ref in refs]
         return [stored for stored in records if stored is not None]
 
@@ -296,7 +295,6 @@ class Search:
         return scores
 
     def _nearest(self, k: int) -> Scores:
-        """Return the `k` nearest matching records, with the cosine of their best window."""
         if self._vector is None:
             return {}
         if self._space is None:

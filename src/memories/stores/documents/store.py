@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Matches, TurnQuery
 
 _DAY_MILLIS = 86_400_000
-_PAGE = 1_000  # maximum number of records in one request
+_PAGE = 1_000
 _LOG_ATTEMPTS = 20
 # Distances from a known position at which the end of a chain is looked for.
 _NEAR = (0, 1, 2)

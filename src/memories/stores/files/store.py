@@ -102,7 +102,6 @@ class FilesStore(Store):
             return self._opened[marker.store]
 
     def _store(self) -> Store | LocalFiles:
-        """Return the larger store if the records have moved to it, otherwise the files."""
         return self._larger_store() or self._files
 
     @contextlib.contextmanager

@@ -183,7 +183,7 @@ def labels(db: Transaction, selected: Selection, key: str | None) -> dict[str, i
 
 
 _FIX = "run: memory doctor --fix"
-_PAGE = 1_000  # number of records read at a time
+_PAGE = 1_000
 _NEXT_PAGE = "(r.namespace, r.seq) > (%s, %s) ORDER BY r.namespace, r.seq"
 
 

@@ -170,7 +170,6 @@ def _score_all(
 
 
 def _nearest(db: Transaction, probe: Probe, selected: Selection, namespace: str, k: int) -> Scores:
-    """Return the best records in a namespace, using the vector index."""
     row_limit = k + k // 2
     sql = (
         f"SELECT v.seq, 1 - (v.embedding <=> %s::halfvec) FROM {probe.table} v "

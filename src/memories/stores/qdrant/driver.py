@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 MIN_VERSION = (1, 17)  # the first version that can insert points without overwriting others
 _MARK = "memories"  # the key in our collections' metadata
-# Separates the store's name from the id of a space in a collection's name; the settings don't allow
-# it in the store's name.
+# In a collection's name, separates the store's name, which can't contain it, from a space's id.
 _SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per response
 _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB

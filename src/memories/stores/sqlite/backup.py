@@ -35,8 +35,8 @@ _COUNT = (
 # how long a restore waits for readers before it continues anyway
 _SETTLING_SECONDS = 2.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-# Suffixes of the files with the requests that the old store has answered. They are removed, since
-# the restored store may lack what those requests wrote.
+# The files with the requests that the old store has answered are removed, since the restored store
+# may lack what those requests wrote.
 _REQUESTS = tuple(f"{claims.FILE_SUFFIX}{suffix}" for suffix in ("", "-wal", "-shm"))
 
 

@@ -48,7 +48,7 @@ _UNREADABLE = (
     StoreDamaged,
     *NEVER_WRITTEN,
 )
-_PAGE = 500  # maximum number of records in memory at a time
+_PAGE = 500
 _ALL = 2**62
 
 
@@ -154,7 +154,6 @@ def _guard(
 
 
 def _check_pages(db: apsw.Connection, *, deep: bool) -> Iterator[Finding]:
-    """Yield the problems that SQLite finds in pages and indexes."""
     for message in _run_sqlite_check(db, "integrity_check" if deep else "quick_check"):
         if _WORDS_TABLES.search(message) and not _is_of_pages(message):
             continue  # see `_find_unusable_words`
@@ -191,7 +190,6 @@ def _is_of_index(message: str) -> bool:
 
 
 def _is_of(part: DerivedPart, message: str) -> bool:
-    """Return whether a message from SQLite's check is about the rows of a part."""
     return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
 

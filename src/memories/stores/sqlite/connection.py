@@ -160,7 +160,6 @@ class SQLiteFile:
 
     @contextlib.contextmanager
     def _savepoint(self) -> Iterator[apsw.Connection]:
-        """Yield the connection in a savepoint; an error rolls the savepoint back."""
         connection = self._connection()
         connection.execute("SAVEPOINT inner")
         try:

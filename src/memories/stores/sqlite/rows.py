@@ -13,8 +13,8 @@ from memories.errors import Conflict
 from memories.stores.records import Collection, Record, Ref
 
 _MISMATCH = "it does not match its checksum"
-SCALE_BYTES = 4  # length of the scale in a vector's code
-COMPACT_BITS = 5  # number of bits per dimension in a compact code
+SCALE_BYTES = 4
+COMPACT_BITS = 5
 
 # --- tables
 

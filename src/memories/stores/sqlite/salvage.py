@@ -412,7 +412,6 @@ class _Pages:
 
 
 def _values(payload: bytes) -> tuple[Any, ...]:
-    """Return a row's values, decoded from its complete content."""
     end, offset = _varint(payload, 0)
     kinds: list[int] = []
     while offset < end:

@@ -234,7 +234,7 @@ END;
 
 
 def _make_vector_triggers(table: str) -> str:
-    # The trigger runs BEFORE the insertion, when it can see whether the row replaces another one.
+    # Only BEFORE the insertion can the trigger see whether the row replaces another one.
     return f"""
 CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
 WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN

@@ -169,7 +169,6 @@ class TurnSearch(NamedTuple):
         return {*words.scores, *similarities, *(seq for (seq,) in rows)}
 
     def _similarity(self, rows: _Rows) -> "NDArray[np.float64]":
-        """Return the cosine of each row's best window; NaN without a vector."""
         similarity = np.full(len(rows.addresses.seqs), np.nan)
         if self.vectors is not None and self.query.vector is not None and rows.codes:
             vector = self.vectors.quantizer.rotate_query(self.query.vector)

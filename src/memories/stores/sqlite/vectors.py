@@ -203,7 +203,6 @@ class VectorIndex:
         self._rebuild_blocks(db, [seq])
 
     def _rebuild_blocks(self, db: apsw.Connection, seqs: Iterable[int]) -> None:
-        """Rebuild the blocks that contain windows of these records."""
         sql = f"SELECT hi FROM {self._block_table} WHERE hi >= ? ORDER BY hi LIMIT 1"
         outdated = {fetch_value(db, sql, (seq,)) for seq in seqs} - {None}
         for hi in sorted(outdated):
