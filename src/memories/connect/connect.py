@@ -115,7 +115,7 @@ class Connector:
             return host.user_files(self.where)
         if not host.project:
             raise InvalidInput(
-                f"{host.title} has no configuration files in projects; omit --scope project"
+                f"{host.title} has no per-project configuration files; omit --scope project"
             )
         if os.path.realpath(target.root) == os.path.realpath(self.where.home):
             raise InvalidInput(

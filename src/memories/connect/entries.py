@@ -164,8 +164,8 @@ def _remove_hook(document: Document, path: KeyPath) -> None:
 def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name: str) -> None:
     """Add one hook for each event in `commands`, and remove our hooks for other events.
 
-    A hook keeps its place and its other fields, and the variables that the user has added to its
-    command.
+    An existing hook keeps its place, its other fields, and the variables that the user has added to
+    its command.
 
     Raises:
         InvalidInput: The file has an unexpected structure.

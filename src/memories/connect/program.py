@@ -22,7 +22,7 @@ CAPTURING = tuple(event for event in EVENTS[2:] if event != "session-end")
 
 _PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
-_VARIABLES = re.compile(  # at the start of a shell command
+_VARIABLES = re.compile(  # assignments at the start of a shell command
     rf"""(?:env\s+)?(?:{_VARIABLE.pattern}(?:[^\s'"\\]|\\.|'[^']*'|"[^"]*")*\s+)+""", re.ASCII
 )
 NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique
@@ -73,7 +73,7 @@ def find_program(environment: Mapping[str, str]) -> Program:
 
 
 def find_beside(name: str) -> Path:
-    """Return the path of the command in this installation, under one of its names."""
+    """Return the path of this installation's command with this name."""
     return Path(sys.executable).with_name(f"{name}.exe" if os.name == "nt" else name)
 
 

@@ -266,7 +266,7 @@ def connect_command(target: Target) -> str:
 
 # --- checking a connection ---
 
-_SERVER_SECONDS = 20.0  # the limit of Codex; other hosts wait longer
+_SERVER_SECONDS = 20.0  # Codex's limit; other hosts wait longer
 _FIRST_START_SECONDS = 3.0  # a slower start probably compiled modules, so measure a second start
 _MORE_SECONDS = ("--seconds", "10")  # lets a slow hook finish, so that it can be timed
 _HOOK_SECONDS = 15.0

@@ -118,9 +118,10 @@ class EngineBackend:
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless every recall that would find it also finds an existing equivalent.
+        """Store a memory, unless an equivalent one is already stored; return the id of either.
 
-        An equivalent memory has the same type and conversation, and at least the same confidence.
+        An equivalent memory says the same thing, and has the same type and conversation and at
+        least the same confidence. So every recall that would find the new memory finds the other one.
         """
         tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
         tags[_TYPE] = item.memory_type

@@ -227,7 +227,7 @@ class MemoryGateway:
             entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window in which the memory is counted; see `count_window`.
+            window: The time window in which the memory is counted; see `count_window`.
 
         Returns:
             The id of the memory, or of an existing memory that says the same thing.
@@ -348,7 +348,7 @@ class MemoryGateway:
             return _without_generated_ids(self._backend.read_turns(conversation, start, n))
 
     def count_window(self, window: str) -> int:
-        """Return the number of memories stored in a window, for `MemoryPolicy`.
+        """Return the number of memories stored in a time window, for `MemoryPolicy`.
 
         Raises:
             ConnectionError: The store does not respond.
@@ -358,9 +358,7 @@ class MemoryGateway:
         return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Make other callers of `hold_windows` wait while a block runs, so that a count made in the
-        block stays correct.
-        """
+        """Make other callers wait while a block runs, so that counts made in it stay correct."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:

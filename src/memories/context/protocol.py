@@ -202,7 +202,7 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory and count it in a window. Return its id, or the id of an equal memory."""
+        """Store a memory, counted in a time window. Return its id or that of an equal memory."""
         ...
 
     def recall(
@@ -226,11 +226,11 @@ class Backend(Protocol):
         ...
 
     def count_window(self, window: str) -> int:
-        """Return the number of memories stored in a window."""
+        """Return the number of memories stored in a time window."""
         ...
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Keep other processes from storing memories in windows, so that a count stays correct."""
+        """Keep other processes from storing memories in time windows, so that counts stay right."""
         ...
 
     def close(self) -> None:

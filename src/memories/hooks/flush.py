@@ -213,7 +213,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events that are not stored yet; a killed flusher may leave stored ones behind."""
+    """Return the events that are not stored yet, without those that a killed flusher has stored."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:
@@ -333,7 +333,7 @@ def _shorten_first(texts: Iterable[str], max_tokens: int, was_shown: Callable[[s
 
 
 def _shorten(text: str, max_tokens: int, was_shown: Callable[[str], bool]) -> str:
-    """Return as many of a text's new sentences as fit on one line; "…" stands for the rest.
+    """Return as many of a text's new sentences as fit, on one line; "…" stands for the rest.
 
     If not even the first sentence fits, return its first words.
     """

@@ -25,7 +25,7 @@ from memories.languages import gloss
 
 PREFERENCE, FACT, DECISION = "preference", "fact", "decision"
 MAX_CHARACTERS = 600  # maximum length of a sentence
-_MAX_SENTENCES = 500  # maximum number of sentences read in a message; a longer one was pasted
+_MAX_SENTENCES = 500  # maximum number of sentences read in a message; a longer message was pasted
 # The minimum length of a sentence in the Latin alphabet. After "remember", a sentence may be
 # shorter.
 _MIN_CHARACTERS, _MIN_WORDS = 12, 3
@@ -334,7 +334,7 @@ def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> 
 
 
 def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
-    """Return the kind of phrase in a sentence, from the first language that finds one."""
+    """Return the kind of phrase in a sentence, in the first language that has a matching one."""
     for code in dict.fromkeys(codes):
         name = read_language(code).find(text, role)
         if name is not None:

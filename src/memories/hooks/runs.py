@@ -77,7 +77,7 @@ def record_run(home: str, host: str, event: str, error: str = "") -> None:
     """
     try:
         _update_run(home, host, event, error)
-    except OSError:  # nothing may be written, but the agent still gets its response
+    except OSError:  # the run can't be recorded, but the agent still gets its response
         return
     if error:
         log(home, f"{host} {event}: {error}")

@@ -105,8 +105,9 @@ class Progress:
         recent: The turn, hash and time of each of the last prompts and answers in events.
         last_event: The id of the last event that was stored; all earlier events were stored too.
         failures: How many attempts to store the session have failed.
-        forgotten_at: Texts in the transcript up to this time are left out, in milliseconds since
-            1970; 0 for none. They were erased, or repeat the session that this one was forked from.
+        forgotten_at: A time in milliseconds since 1970; 0 for none. Earlier texts in the transcript
+            are left out, because they were erased or repeat the session that this one was forked
+            from.
     """
 
     def __init__(self, home: str, name: str) -> None:

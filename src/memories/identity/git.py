@@ -25,7 +25,7 @@ _MAX_REFERENCES_BYTES = 16_777_216
 _MAX_ALTERNATES = 10
 _TRUE = ("1", "true", "yes", "on")
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b", '"': '"', "\\": "\\"}
-# Names of main branches. Only main branches are sure to have a common history in two clones.
+# Names of main branches. Two clones are certain to share history only on main branches.
 _MAIN = ("main", "master", "trunk", "develop")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _INDEX = b"\xfftOc\0\0\0\2"  # version 2, the only one that git has written since 2007
@@ -328,7 +328,7 @@ def _end_of_header(line: str) -> int:
 def _parse_value(text: str) -> str:
     """Parse a value: resolve quotes and escapes, and drop comments and surrounding spaces."""
     parsed: list[str] = []
-    length, is_quoted, signs = 0, False, iter(text.strip())  # length up to the last non-space
+    length, is_quoted, signs = 0, False, iter(text.strip())  # length without trailing spaces
     for sign in signs:
         if sign == "\\":
             escape = next(signs, "")
