@@ -121,7 +121,7 @@ class EngineBackend:
         """Store a memory, unless an equivalent one is already stored; return the id of either.
 
         An equivalent memory says the same thing, and has the same type and conversation and at
-        least the same confidence. So every recall that would find the new memory finds the other one.
+        least the same confidence. So every recall that would find the new memory also finds it.
         """
         tags = {name: getattr(item, name) for name in (_CONVERSATION, *_LISTED)}
         tags[_TYPE] = item.memory_type

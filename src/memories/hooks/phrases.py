@@ -220,7 +220,7 @@ def _hands_over(sentence: str, message: str) -> bool:
 
 
 def _find_request(sentence: str, following: str) -> CandidateSentence | None:
-    """Return the fact that a user wants remembered; a colon may precede it in the next sentence."""
+    """Return the fact that a user wants remembered, which may be the sentence after a colon."""
     if _pattern("remembered").search(sentence):
         return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
     match = _pattern("remember_that").match(sentence)
@@ -300,7 +300,7 @@ def _weigh(text: str, sentence: str, name: str | None, rate: Rate) -> str | None
     """Return the kind of an English sentence if it is worth keeping; a phrase raises its rating.
 
     Args:
-        text: The sentence, folded and without quotations.
+        text: The sentence, normalized by `languages.fold` and without quotations.
         sentence: The sentence.
         name: The kind of phrase in it, if it has one.
         rate: See `candidates`.
@@ -317,7 +317,7 @@ def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> 
     """Return the kind of a sentence in another language if its English gloss is worth keeping.
 
     Args:
-        text: The sentence, folded and without quotations.
+        text: The sentence, normalized by `languages.fold` and without quotations.
         sentence: The sentence.
         codes: The languages that it may be in, the likeliest first.
         rate: See `candidates`.

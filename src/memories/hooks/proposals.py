@@ -151,9 +151,9 @@ class KnownTexts:
     def has(self, sentence: str, role: str) -> bool:
         """Return whether a sentence is already known.
 
-        Memories shown to the session make a sentence known only if an agent says it, since agents
-        repeat what they read. If the user says it, that prompt may be why a hook showed the memory,
-        perhaps one of another project.
+        A sentence by an agent also counts as known if a hook showed it to the session, since
+        agents repeat what they read. A sentence by the user does not, since it may have made the
+        hook show the memory, perhaps one of another project.
         """
         if role != USER and self.was_shown(sentence):
             return True

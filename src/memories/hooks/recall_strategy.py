@@ -108,8 +108,8 @@ class HookContext:
         namespace: The namespace whose memories the text shows.
         shown: The ids of the memories and turns in the text.
         sentences: The hashes of the text's sentences; see `sentences.hash_sentences`.
-        error: Why the store did not respond, or why the text can't be recorded as shown; empty if
-            neither happened. Without the store, the text comes from the scratchpad or lacks turns.
+        error: Why the store did not respond, or why the text can't be recorded as shown; else
+            empty. If the store did not respond, the text is from the scratchpad or lacks turns.
         is_noted: Whether the server has already recorded the run for `memory stats`.
         wanted_store: The URL of the store to start a server for; empty if the settings ask for no
             server.

@@ -157,8 +157,8 @@ class _Naming:
 
         Args:
             current: The repository, named after its folder.
-            is_taken: Whether a different repository was in this folder before. If so, that one may
-                already have the folder's name.
+            is_taken: Whether a different repository was in this folder before. If so, that
+                repository may already have the folder's name.
         """
         moved = self._find_moved(current)
         if moved:

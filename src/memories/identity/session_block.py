@@ -137,8 +137,8 @@ def build_session_block(
     Args:
         memories: The memories. Their store is opened only if the scratchpad is out of date.
         project: The session's project; None if there is none.
-        budget: The maximum number of tokens. To stay below it, whole memories are left out; the
-            rest of the block stays.
+        budget: The maximum number of tokens. To stay within it, whole memories are left out, and
+            nothing else.
         client: How the agent reaches its memory: `shell`, `mcp`, or `tool` for Amplifier's single
             tool `memory`.
         is_partial: Whether the user may have given only the end of the project's name.

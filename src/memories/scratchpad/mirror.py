@@ -179,8 +179,8 @@ class _Batch:
         added: New memories and new versions, by memory id.
         dropped: The last version of each removed memory, by id.
         reinforced: The time at which each reinforced memory was reinforced, by id.
-        has_ended: Whether a memory was removed or got a new version, so that the file must not show
-            the old version anymore.
+        has_ended: Whether a memory was removed or got a new version, so that the file must no
+            longer show the old version.
         is_unclear: Whether the file must be refreshed, for example after a decision in a review.
     """
 
