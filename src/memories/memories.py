@@ -1372,7 +1372,7 @@ class Memories:
 
     @property
     def _lookup(self) -> Lookup:
-        """The lookup for writes, in `_store`; `_raw_lookup` is only for reading."""
+        """The lookup for writes, which uses `_store`; `_raw_lookup` is only for reading."""
         return self._raw_lookup._replace(store=self._store)
 
     @property

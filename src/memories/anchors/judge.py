@@ -17,7 +17,7 @@ HOOK_SECONDS = 0.02
 
 
 def cache_of(home: Path, namespace: str) -> Path:
-    """Return the file with a namespace's results of earlier checks."""
+    """Return the file that keeps the results of earlier checks in a namespace."""
     return home / namespace / CACHE
 
 

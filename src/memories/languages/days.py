@@ -209,7 +209,7 @@ def _number_of_name(code: str, line: str, matched: str) -> int:
 
 @functools.cache
 def _readings(code: str) -> Sequence[_Reading]:
-    """Return a language's ways to name days, longer and more certain ones first."""
+    """Return the ways to name days in a language, longer and more certain ones first."""
     return (
         *_numeric_dates(code),
         *_dates(code),

@@ -1,4 +1,4 @@
-"""Parses a `--where` expression into a tree of conditions. Pure. The grammar:
+"""Parses a `--where` expression into a tree of conditions. All functions are pure. The grammar:
 
     either    = every ("or" every)*
     every     = term ("and" term)*

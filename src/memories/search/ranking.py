@@ -1,4 +1,4 @@
-"""Ranking: scores and sorts candidates, and drops those that are not hits. Pure.
+"""Ranking: scores and sorts candidates, and drops those that are not hits. All functions are pure.
 
 `rank` scores each candidate, drops some with a reason, puts corrections first, and applies the
 limit. A score is computed in two steps. `fuse` compares the query with the text and, for a turn,
