@@ -165,9 +165,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_all_option
 @review_filters
-@option(
-    "--suspicious", is_flag=True, help="Also accept suspicious memories that aren't named by ID."
-)
+@option("--suspicious", is_flag=True, help="Also accept suspicious memories not named by ID.")
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
 @dry_run_option
