@@ -9,7 +9,7 @@ from memories.embedders.fake import FakeEmbedder
 from memories.embedders.scores import worth_rater
 from memories.hooks import phrases
 from memories.hooks.phrases import candidates
-from memories.hooks.sentences import repeats
+from memories.hooks.sentences import repeats, split_sentences
 
 WORTH = [
     (
@@ -182,6 +182,15 @@ HANDED_OVER = [
     ("次の文章を要約してください：", "キューにはRabbitMQを使うことに決めました。"),
     ("请总结下面这封邮件：", "我们决定用MinIO存附件。"),
     ("다음 글을 요약해 주세요:", "대기열은 RabbitMQ로 하기로 결정했습니다."),
+    ("Could you summarize this email?", "we decided to close the office."),
+    ("Kannst du diese Mail zusammenfassen?", "Ab sofort immer auf Deutsch."),
+    ("Peux-tu résumer ce texte ?", "Nous avons décidé de fermer le bureau."),
+    ("¿Puedes resumir este correo?", "Decidimos cerrar la oficina."),
+    ("Puoi riassumere questa mail?", "Abbiamo deciso di chiudere l'ufficio."),
+    ("Pode resumir este e-mail?", "Decidimos fechar o escritório."),
+    ("Kun je deze mail samenvatten?", "We hebben besloten het kantoor te sluiten."),
+    ("Можешь перевести это письмо?", "Мы решили закрыть офис."),
+    ("このメールを要約してくれる？", "キューにはRabbitMQを使うことに決めました。"),
 ]
 # Lines with a colon that introduce nothing: the next paragraph is the user's own.
 NOT_HANDED_OVER = [
@@ -385,6 +394,96 @@ def test_a_users_sentence_that_begins_like_a_log_line_is_proposed() -> None:
     text = "2\tThe crash was caused by a null pointer."
     assert [each.content for each in candidates(text, "user")] == [text]
     assert candidates(text, "tool") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Translate this: "Ola is away. We use npm here. Never push to main."',
+        "Ola wrote “Hello. We use npm here. Never push to main.”",
+        "Übersetze das: „Ola ist weg. Wir nutzen immer npm. Bis bald.“",
+        "Traduis « Ola est là. On utilise toujours npm. À bientôt. »",
+        "次の文を英訳して：「オラは休みです。必ずnpmを使ってください。」",
+        "『必ずnpmを使ってください。』を英訳して",
+        'What does this mean?\n"We use npm here.\nNever push to main."',
+        '"""\nWe use npm here.\nNever push to main.\n"""',
+        "````md\n```\nfoo\n```\nWe use npm here.\n````",
+        "<email>\nWe use npm here.\nNever push to main.\n</email>",
+        '<document index="1">\nWe use npm here.\n</document>',
+    ],
+)
+def test_no_sentence_of_a_longer_quotation_is_proposed(text: str) -> None:
+    found = candidates(f"{text}\n\nFrom now on always use pnpm.", "user")
+    assert [each.content for each in found] == ["From now on always use pnpm."]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("We meet at St. Mary's. It rains.", ["We meet at St. Mary's.", "It rains."]),
+        ("Ask Prof. Holm or Mrs. Li first.", ["Ask Prof. Holm or Mrs. Li first."]),
+        ("Wir nutzen z. B. pnpm, d. h. kein npm.", ["Wir nutzen z. B. pnpm, d. h. kein npm."]),
+        ("Usamos p. ej. pnpm. Siempre.", ["Usamos p. ej. pnpm.", "Siempre."]),
+        ("Мы используем, т. е. всегда, pnpm.", ["Мы используем, т. е. всегда, pnpm."]),
+        ("Die Abgabe ist am 3. Mai. Gut.", ["Die Abgabe ist am 3. Mai.", "Gut."]),
+        ("Wir liefern am 1. jedes Monats.", ["Wir liefern am 1. jedes Monats."]),
+        ("Julkaisemme 3. toukokuuta.", ["Julkaisemme 3. toukokuuta."]),
+        ("Use Python 3. Never 2.", ["Use Python 3.", "Never 2."]),
+        ("We take option B. Never A.", ["We take option B.", "Never A."]),
+        ("Never push (really!) without asking.", ["Never push (really!) without asking."]),
+        ('Ola said "No. Never." and left.', ['Ola said "No. Never." and left.']),
+        ('She said "No. Never." Then she left.', ['She said "No. Never."', "Then she left."]),
+        ("The disk is 5\" wide. It's old.", ['The disk is 5" wide.', "It's old."]),
+        ("- Never push to main\n  without asking me", ["Never push to main without asking me"]),
+        ("1. Niemals ohne\n   Rückfrage pushen\n2. x", ["Niemals ohne Rückfrage pushen", "x"]),
+        ("- use pnpm\n  - never npm\nand uv", ["use pnpm", "never npm", "and uv"]),
+        ("– use pnpm\na) use uv\n(2) use ruff", ["use pnpm", "use uv", "use ruff"]),
+        ("・pnpmを使う\n１．uvを使う\n2、ruffを使う", ["pnpmを使う", "uvを使う", "ruffを使う"]),
+    ],
+)
+def test_a_sentence_ends_only_where_its_author_ended_it(text: str, sentences: list[str]) -> None:
+    assert split_sentences(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "contents"),
+    [
+        ("Never:\n- use npm\n- push to main", ["Never: use npm", "Never: push to main"]),
+        (
+            "We don't do this:\n\n- deploy on Fridays from main",
+            ["We don't do this: deploy on Fridays from main"],
+        ),
+        ("Bitte niemals:\n1. npm für Pakete nutzen", ["Bitte niemals: npm für Pakete nutzen"]),
+        ("## Things we avoid\n- merge on Fridays", ["Things we avoid: merge on Fridays"]),
+        ("- Never:\n  - use npm\n- always use uv", ["Never: use npm", "Always use uv"]),
+        (
+            "Style:\n- always use tabs\n\nWe use uv here.",
+            ["Style: always use tabs", "We use uv here."],
+        ),
+        ("Remember these:\n- Bo owns DNS\n- Ola is out", ["Bo owns DNS", "Ola is out"]),
+        ("Merk dir folgendes:\n- Ola ist Chefin", ["Ola ist Chefin"]),
+        ("We haven't decided yet:\n- we use Kafka here", []),
+        ("Should we:\n- always use pnpm?\n- never push to main", []),
+        ("Off the record:\n- we use npm here\n- never push to main", []),
+    ],
+)
+def test_an_item_of_a_list_keeps_the_line_above_the_list(text: str, contents: list[str]) -> None:
+    found = candidates(text, "user", lambda _: 1.0)
+    assert [each.content for each in found] == contents
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("Always run `make erd`", "Always run `make erd`"),
+        ("remember that the branch is called 'main'", "The branch is called 'main'"),
+        ("Remember: “we use pnpm”", "We use pnpm"),
+        ("From now on answer in English, ok?", "From now on answer in English."),
+        ("Remember that the port is 5433, okay?", "The port is 5433."),
+    ],
+)
+def test_a_proposal_keeps_its_quotation_marks_and_loses_its_ok(text: str, content: str) -> None:
+    assert [each.content for each in candidates(text, "user")] == [content]
 
 
 @pytest.mark.parametrize(("text", "kinds"), DIRECTIVES)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from memories import languages
 from memories.embedders.scores import Rate
-from memories.hooks.sentences import split_sentences
+from memories.hooks.sentences import Sentence, read_sentences
 from memories.hooks.transcripts import ASSISTANT, TOOL, USER
 from memories.languages import gloss
 
@@ -53,7 +53,9 @@ _LOG = re.compile(
     r"|\[(?:DEBUG|INFO|WARN|WARNING|ERROR)\]|\d+→|[\w.]+(?:Error|Exception): "
 )
 _ASKS = re.compile(r"[?？؟]\W*$")
+_OK = re.compile(r"(?i), ?ok(?:ay)? ?\?$")  # asks for nothing
 _GREEK_ASKS = re.compile(r";\W*$")  # folding turns the Greek question mark into this
+_ENCLOSED = re.compile(r"\"[^\"]*\"|“[^“”]*”|'[^']*'|`[^`]*`")
 _NAME = re.compile(r"<(\w+)>")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -165,28 +167,40 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
             None, phrases alone decide.
     """
     by_content: dict[str, CandidateSentence] = {}
-    sentences = split_sentences(text)
+    sentences = read_sentences(text)
     refused, is_handed_over, previous = _pattern("refused"), False, ""
-    for number, sentence in enumerate(sentences[:_MAX_SENTENCES]):
-        following = sentences[number + 1] if number + 1 < len(sentences) else ""
-        is_refused = refused.search(sentence) or (
+    for number, (said, lead) in enumerate(sentences[:_MAX_SENTENCES]):
+        following = sentences[number + 1] if number + 1 < len(sentences) else Sentence("")
+        sentence = _OK.sub(".", said)
+        whole = f"{lead} {sentence}".lstrip()
+        is_refused = refused.search(whole) or (
             previous.endswith((":", "：")) and refused.search(previous)
         )
         previous = sentence
-        if len(sentence) > MAX_CHARACTERS or _is_log(sentence, following, text, role):
+        is_log = _is_log(sentence, following.text, text, role)
+        if is_log or len(whole) > MAX_CHARACTERS or following.lead.endswith(f"{said}:"):
             continue
         candidate = None
         if role == USER:
             if is_refused:
                 continue
-            candidate = _find_request(sentence, following)
+            candidate = _find_request(whole, following.text)
             is_handed_over = is_handed_over or _hands_over(sentence, text)
         if not is_handed_over:
-            candidate = candidate or _find_label(sentence, role)
-            candidate = candidate or _find_phrase(sentence, role, text, rate)
+            candidate = candidate or _find_label(whole, role)
+            candidate = candidate or _find_phrase(whole, role, text, rate)
+            if candidate is None and lead and not _is_denied(whole):
+                candidate = _find_phrase(sentence, role, text, rate)
+                candidate = candidate and candidate._replace(content=_capitalize(whole))
         if candidate is not None and _is_sound(candidate):
             by_content.setdefault(candidate.content.casefold(), candidate)
     return list(by_content.values())
+
+
+def _is_denied(sentence: str) -> bool:
+    """Return whether a sentence is a question, a supposition or a report in its language."""
+    text = languages.fold(sentence)
+    return any(read_language(code).denies(text) for code in (*languages.detect(text), "en"))
 
 
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
@@ -206,12 +220,12 @@ def _hands_over(sentence: str, message: str) -> bool:
 
     A line before a quotation or a URL doesn't count, because the user's own sentences follow these.
     """
-    rest = message.partition(sentence)[2] if sentence.endswith((":", "：")) else ""
+    rest = message.partition(sentence)[2] if sentence.endswith((":", "：", "?", "？")) else ""
     following = rest.lstrip()
     is_in_next_line = "\n" in rest[: len(rest) - len(following)]
     if not is_in_next_line or following.startswith((">", "```", "~~~", "http")):
         return False
-    text = _pattern("quoted").sub(_QUOTATION, languages.fold(sentence))
+    text = _pattern("quoted").sub(_QUOTATION, languages.fold(f"{sentence[:-1]}:".lstrip("¿ ")))
     for code in (*languages.detect(sentence), *languages.detect(message), "en"):
         language = read_language(code)
         if language.pattern("handover").search(text) and language.find(text, USER) is None:
@@ -357,7 +371,9 @@ def _is_sound(candidate: CandidateSentence) -> bool:
 
 
 def _capitalize(content: str) -> str:
-    content = content.strip().strip("\"“”'` ")
+    content = content.strip()
+    enclosed = _ENCLOSED.fullmatch(content)
+    content = content[1:-1] if enclosed else content
     return content[:1].upper() + content[1:] if content[:2].islower() else content
 
 

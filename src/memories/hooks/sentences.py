@@ -3,7 +3,8 @@
 import functools
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from memories import languages
 from memories.context.passages import stems
@@ -11,19 +12,34 @@ from memories.languages.text import normal_form
 
 MAX_TEXT = 200_000
 _WRAP_WIDTH = 60  # a line of at least this many characters may continue on the next line
-# Code, and the text that a command pipes to `codex exec`.
-_CODE = re.compile(r"(?:```|~~~).*?(?:```|~~~|\Z)|^<stdin>$.*?(?:^</stdin>$|\Z)", re.S | re.M)
-# Quoted lines, tables, rules, commands and their output, stack traces, JSON, and indented code.
-_NOT_PROSE = re.compile(
-    r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\(|\[?\{\s*\")"
-    r"|(?: {4,}|\t)(?!\s*(?:[-*•]|\d+[.)])\s)"
+# Code, quotations of several lines, and the text that a command pipes to `codex exec`.
+_CODE = re.compile(
+    r"(?P<fence>`{3,}|~{3,}|\"{3}).*?(?:(?P=fence)|\Z)"
+    r"|^[\"“„«「『][^\"”“»」』\n]*\n[^\"”“»」』]*[\"”“»」』]$"
+    r"|^<stdin>$.*?(?:^</stdin>$|\Z)",
+    re.S | re.M,
 )
-_BULLET = re.compile(r"\s*(?:(?:[-*•+]|\d{1,3}[.)]|#{1,6})\s+)?(?:\[[ xX]\]\s+)?")
-_NO_ABBREVIATION = (
-    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)(?<!\betc)(?<!\bno)(?<!\bca)(?<!\bz\.B)"
-    r"(?<!\bMr)(?<!\bMs)(?<!\bDr)"
+_TAG = re.compile(r"^<(?P<end>/?)(?P<name>[\w-]+)(?: [^\n>]*)?>$", re.M)
+# Quoted lines, tables, rules, commands and their output, stack traces, and JSON.
+_NOT_PROSE = re.compile(r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\(|\[?\{\s*\")")
+_INDENTED = re.compile(r" {4,}|\t")
+_BULLET = re.compile(
+    r"\s*(?:(?:[-*•+–—]|\d{1,3}[.)]|\(?(?:\d{1,3}|[a-zA-Z])\)|#{1,6})\s+|・\s*|\d{1,2}[．、]\s*)?"
+    r"(?:\[[ xX]\]\s+)?"
 )
-_END = re.compile(rf"(?<![.!?…]){_NO_ABBREVIATION}[.!?…]+[\"'”’)\]*_]*(?=\s)|[。！？]+[」』”’）]*")
+_END = re.compile(
+    r"(?P<quotation>\"[^\"]*\"|“[^“”]*”|„[^„“”]*[“”]|«[^«»]*»|「[^「」]*」|『[^『』]*』)"
+    r"|(?<![.!?…])[.!?…]+(?P<close>[\"'”’)\]*_]*)(?=\s)(?!(?<=\b[^\W\d_]\.)\s[^\W\d_]{1,2}\.)"
+    r"|[。！？]+[」』”’）]*"
+)
+_QUOTED_END = re.compile(r"[.!?…]\s?.(?=\s)|[。！？].")
+_GOES_ON = re.compile(r"\s*(\w)")
+# An abbreviation; in some languages also an ordinal, as in "am 3. Mai".
+_ABBREVIATION = re.compile(
+    r"\b(?:[^\W\d_]\.\s?[^\W\d_]{1,2}|vs|etc|no|[Nn]r|ca|bzw|usw|M[rs]|Mrs|Dr|Prof|St)$"
+)
+_ORDINAL = re.compile(r"(?<!\S)\d\d?\.(?=\s)")
+_WITH_ORDINALS = {"de", "fi", "pl", "tr"}
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
 
 # The start of a recalled memory in a context.
@@ -41,34 +57,119 @@ _REPEATING = (
 _QUERY_WORDS = 40  # number of words passed to `stems` at a time; it ignores the rest of a long text
 
 
+class Sentence(NamedTuple):
+    """A sentence of a text.
+
+    Attributes:
+        text: The sentence.
+        lead: In a list, the heading of the list or the line with a colon above it, ending in a
+            colon; for a nested list, all of these.
+    """
+
+    text: str
+    lead: str = ""
+
+
+class _Paragraph(NamedTuple):
+    """A line of prose with the lines that continue it; in a list, also its indent."""
+
+    text: str
+    indent: int | None
+    is_heading: bool
+
+
 def split_sentences(text: str) -> list[str]:
-    """Return a text's sentences in order, without Markdown for emphasis and lists."""
-    sentences: list[str] = []
-    for paragraph in _paragraphs(_CODE.sub("\n\n", text[:MAX_TEXT])):
+    """Return a text's sentences in order, without Markdown for emphasis and lists.
+
+    A quotation is not split.
+    """
+    return [sentence.text for sentence in read_sentences(text)]
+
+
+def read_sentences(text: str) -> list[Sentence]:
+    """Return a text's sentences in order, each with its lead; see `split_sentences`."""
+    sentences: list[Sentence] = []
+    leads: list[tuple[int, str]] = []  # the leads of the next item, each with its indent
+    for paragraph, indent, is_heading in _paragraphs(_without_code(text[:MAX_TEXT])):
+        leads = [each for each in leads if indent is not None and each[0] < indent]
+        lead = " ".join(each for _, each in leads)
         start = 0
-        for end in _END.finditer(paragraph):
-            sentences.append(paragraph[start : end.end()].strip())
-            start = end.end()
-        sentences.append(paragraph[start:].strip())
-    return [sentence for sentence in sentences if sentence]
+        for end in (*_ends(paragraph), len(paragraph)):
+            if sentence := paragraph[start:end].strip():
+                sentences.append(Sentence(sentence, lead))
+                start = end
+        if is_heading or paragraph.endswith((":", "：")):
+            last = sentences[-1].text
+            leads.append((-1 if indent is None else indent, last.rstrip(":： ") + ":"))
+    return sentences
 
 
-def _paragraphs(text: str) -> list[str]:
-    """Return the text's lines of prose, with the lines of wrapped sentences joined."""
-    paragraphs: list[str] = []
-    length = 0  # length of the previous line, if its sentence may continue
-    for line in text.split("\n"):
-        if not line.strip() or _NOT_PROSE.match(line):
-            length = 0
+def _without_code(text: str) -> str:
+    """Return a text without code, and without what is between a tag and its end, such as `<mail>`,
+    each on a line of its own.
+    """
+    text = _CODE.sub("\n\n", text)
+    opened: dict[str, int] = {}
+    tagged: list[tuple[int, int]] = []
+    for tag in _TAG.finditer(text):
+        start = opened.get(tag["name"])
+        if not tag["end"]:
+            opened.setdefault(tag["name"], tag.start())
+        elif start is not None:
+            while opened.popitem()[1] > start:
+                pass
+            while tagged and tagged[-1][0] > start:
+                tagged.pop()
+            tagged.append((start, tag.end()))
+    parts, end = [], 0
+    for start, next_end in tagged:
+        parts.append(text[end:start])
+        end = next_end
+    return "\n\n".join([*parts, text[end:]])
+
+
+def _ends(paragraph: str) -> Iterator[int]:
+    """Yield the ends of a paragraph's sentences, in order."""
+    ordinals = {ordinal.end() - 1 for ordinal in _ORDINAL.finditer(paragraph)}
+    if ordinals and _WITH_ORDINALS.isdisjoint(languages.detect(paragraph)):
+        ordinals.clear()
+    for end in _END.finditer(paragraph):
+        stop = end.start()
+        if end["quotation"] and not _QUOTED_END.match(paragraph, end.end() - 2):
             continue
+        if end["quotation"] or end["close"]:
+            goes_on = _GOES_ON.match(paragraph, end.end())
+            if goes_on and goes_on[1].islower():
+                continue
+        if stop not in ordinals and not _ABBREVIATION.search(paragraph, max(stop - 6, 0), stop):
+            yield end.end()
+
+
+def _paragraphs(text: str) -> list[_Paragraph]:
+    """Return the text's lines of prose, with the lines of wrapped sentences and of items joined."""
+    paragraphs: list[_Paragraph] = []
+    length = 0  # length of the previous line, if its sentence may continue
+    in_item = False
+    for line in text.split("\n"):
         bullet = _BULLET.match(line)
+        mark = "" if bullet is None else bullet[0].strip()
+        is_heading = mark.startswith("#")
+        is_item = mark != "" and not is_heading
+        is_in_item = in_item and mark == "" and line[:1].isspace()
+        is_code = _INDENTED.match(line) and not is_item and not is_in_item
+        if not line.strip() or is_code or _NOT_PROSE.match(line):
+            length, in_item = 0, False
+            continue
         start = bullet.end() if bullet else 0
         prose = _EMPHASIS.sub(r"\2", line[start:]).strip()
-        is_item = bullet is not None and bullet[0].strip() != ""
-        if length >= _WRAP_WIDTH and not is_item and prose[:1].islower():
-            paragraphs[-1] = f"{paragraphs[-1]} {prose}"
+        may_wrap = length >= _WRAP_WIDTH and mark == "" and prose[:1].islower()
+        if is_in_item or may_wrap:
+            last = paragraphs[-1]
+            paragraphs[-1] = last._replace(text=f"{last.text} {prose}")
         elif prose:
-            paragraphs.append(prose)
+            indent = len(line) - len(line.lstrip()) if is_item else None
+            paragraphs.append(_Paragraph(prose, indent, is_heading))
+        in_item = is_item or is_in_item
         may_continue = prose and prose[-1] not in ".!?:;。！？…"
         length = len(line) if may_continue else 0
     return paragraphs
