@@ -133,7 +133,7 @@ def _quote_text(context: click.Context, arguments: Sequence[str]) -> str:
 
 
 def _quote(word: str) -> str:
-    """Quote a word for a shell if necessary, with double quotes if those are enough."""
+    """Quote a word for a shell if necessary, preferably with double quotes."""
     import shlex
 
     quoted = shlex.quote(word)

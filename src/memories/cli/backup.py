@@ -322,7 +322,7 @@ def _examine_program(examined: "Examined") -> None:
 
 
 def examine_home(config: "Config") -> list[Finding]:
-    """Read each file next to the store, and return the problems."""
+    """Read each file next to the store, and return any problems."""
     from memories.config import registers
     from memories.connect.files import load_receipts
     from memories.core.trust import approved_files, read_secret

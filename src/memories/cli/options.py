@@ -348,7 +348,7 @@ def parse_whole_number(
 
 
 def whole_number_or(complaint: str) -> Callable[[str], int]:
-    """Return a function that parses whole numbers and raises errors with this message."""
+    """Return a function that parses whole numbers, with `complaint` as its error message."""
     return functools.partial(parse_whole_number, complaint=complaint)
 
 

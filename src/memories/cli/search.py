@@ -69,7 +69,7 @@ def search(
     names = field_names(fields)
     query = read_argument(query, "query", 4 * MAX_QUERY_CHARACTERS)
     result = memories.explain(query, offline=True, **filters)
-    # Ids of the scratchpad are shortened without the store, which may not answer.
+    # Ids in the scratchpad are shortened without the store, which may not answer.
     shortener = compact.UnknownIds() if result.tier == "hot" else memories
     if result.tier == "deep" and not result.error:
         note_language(memories, query)

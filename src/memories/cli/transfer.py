@@ -292,7 +292,7 @@ def _list_sources() -> int:
 
 
 def _describe_source(name: str, path: Path, bar: ProgressBar) -> dict[str, Any] | None:
-    """Return the counts of a source, or only the size of a large one; None if it is empty."""
+    """Return the counts of a source, or only its size if it is large; None for an empty source."""
     from memories.transfer.foreign import survey
     from memories.transfer.sources import load
     from memories.transfer.sources.reader import Reader

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPACE = "\u2581"  # stands for the space before a word
-_MAX_WORD = 65_536  # more characters than all windows hold; the rest of the word is ignored
+_MAX_WORD = 65_536  # more characters than all windows hold; the rest of a word is ignored
 
 
 class Unigram:
@@ -133,7 +133,8 @@ _WORD = re.compile(r"[^\W\d_]+")
 # Minimum mean number of letters in a known word's pieces; random letters form shorter pieces.
 _LETTERS_A_PIECE = 2.5
 
-WINDOW_TOKENS = 250  # 254 or 255 with the prefix and the end token; the model was made for 512
+# With the prefix and the end token, a window has up to 255 tokens. The model was made for 512.
+WINDOW_TOKENS = 250
 
 
 class _Loaded(NamedTuple):

@@ -108,7 +108,7 @@ _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _LONG_WORD = 8  # minimum number of letters in a long word
 
-WINDOW_TOKENS = 254  # with [CLS] and [SEP], the 256 tokens for which the model was made
+WINDOW_TOKENS = 254  # with [CLS] and [SEP], 256 tokens, for which the model was made
 OVERLAP = 32  # tokens that adjacent windows share; most sentences are complete in one of them
 MAX_WINDOWS = 32  # about 7,000 tokens; the word index still contains all words of a longer text
 
@@ -224,7 +224,7 @@ def open_model(file: Path, name: str) -> Any:
     # onnxruntime 1.29 sends telemetry to its maker unless this is set before the import
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     onnxruntime = _import_runtime(name)
-    onnxruntime.disable_telemetry_events()  # in case it was already imported
+    onnxruntime.disable_telemetry_events()  # in case onnxruntime was already imported
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -212,7 +212,7 @@ class MemoriesStore(BaseStore):
             if op.filter is None or _fits_filter(item.value, op.filter):
                 items.append(item)
                 read.append(record)
-            if len(items) >= end:  # before the next candidate, which may require another search
+            if len(items) >= end:  # stop before the next candidate, which may need a search
                 break
         self._memories.count_reads(list(filter(None, read[op.offset : end])))
         return items[op.offset : end]

@@ -96,7 +96,7 @@ class MemoriesSession:
         ]
         with self._memories.transaction() if len(groups) > 1 else nullcontext():
             for drafts, is_encrypted in groups:
-                # `_draft` has redacted the readable parts of an item with an encrypted one.
+                # If an item has an encrypted part, `_draft` has redacted its readable parts.
                 self._memories.add_turns(self.session_id, drafts, redact=not is_encrypted)
 
     def _pop(self) -> Any:

@@ -39,7 +39,7 @@ HEAD_SECONDS = 10.0
 MAX_HEAD = 65_536
 MAX_HEADERS = 100
 MOST_REQUESTS = 256  # maximum number of requests handled at once
-# once this many are open, a new connection closes the oldest one that is waiting for its client
+# Once this many connections are open, a new one closes the oldest that is waiting for its client.
 MOST_CONNECTIONS = 512
 _MOST_JOINED = 65_536  # maximum number of bytes held back until the end of an iteration
 

@@ -21,7 +21,7 @@ class ServeOptions(NamedTuple):
 
     Attributes:
         host: The address for HTTP.
-        port: The port for HTTP; 0 for any free one.
+        port: The port for HTTP; 0 for any free port.
         http: Whether to serve HTTP as well as commands.
         names: Host names that browsers and proxies may use for the server.
         tls: The paths of the certificate and its key; empty for no TLS.

@@ -37,7 +37,7 @@ from memories.stores import Store
 from memories.warm import DIRECT, GREETING, HOOK, absolute, is_carried
 from memories.write.create import Created
 
-STOPPED = "stopped by a request"  # why `memory serve --stop` ended the server
+STOPPED = "stopped by a request"  # logged after `memory serve --stop`
 _CLONE_FS = 0x200  # flag of unshare(2): gives the thread its own working folder and umask
 # if threads can't have working folders of their own, commands run one at a time
 _folder_lock = threading.Lock()
@@ -474,7 +474,7 @@ class Warm:
             code, changed = 1, ""
             text = "".join(traceback.format_exception(exc))
             written.append((2, text.encode("utf-8", "backslashreplace")))
-        self._served.fits()  # to remember the store's file if the command created it
+        self._served.fits()  # remembers the store's file if the command created it
         return _encode(code, changed, written)
 
     def _opener(self, arguments: Sequence[str]) -> Callable[[Config, bool], Memories]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
-# What follows a store's name in its files' names. The server's requests have their own SQLite file.
+# The endings that a store's name has in its files' names. The server's requests have a file, too.
 _PART = re.compile(rf"(?:(?:{claims.FILE_SUFFIX})?(?:-wal|-shm|-journal)?|\.lock)$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_HEADER = 65_536
@@ -291,7 +291,7 @@ def backups_of(config: Config) -> tuple[str, ...]:
 
 
 def _remove_oldest(folder: Path, newest: Path, store: str, keep: int) -> tuple[Path, ...]:
-    """Remove the oldest of a store's backups with automatic names, but never the newest one."""
+    """Remove the oldest of a store's automatically named backups; always keep the newest."""
     stem = re.escape(re.sub(r"-[0-9]{8}T.*", "", newest.name))
     named_here = re.compile(rf"{stem}-\d{{8}}T\d{{6}}Z(-\d+)?\.(db|jsonl)")
     backups: list[tuple[str, Path]] = []

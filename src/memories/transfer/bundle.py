@@ -27,7 +27,7 @@ _GENERATOR = "memoriae"
 _LINKS = "\n\n<!-- links -->\nCorrects "
 _MAX_FILE_BYTES = 67_108_864
 _WITHOUT_PROJECT = "notes"
-_MAX_FOLDER = 60  # characters; most file systems allow 255 bytes
+_MAX_FOLDER = 60  # maximum length of a folder's name; most file systems allow 255 bytes
 _EXPONENT = re.compile(r"\A-?[0-9]{1,20}e[+-]?[0-9]{1,3}\Z")  # JSON writes 0.00001 as 1e-05
 # Characters that YAML reads as a line break, or can't read.
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
@@ -199,7 +199,7 @@ def _paths(memories: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[str]:
         name = _slug(first["text"])[:48].strip("-") or "memory"
         stem = f"{_slug(last['namespace'])}/{folder}/{name}-{_slug(last['group'])[-12:]}"
         path, number = f"{stem}.md", 1
-        while path in taken:  # the same id in the namespaces a.b and a-b, for example
+        while path in taken:  # the namespaces a.b and a-b, for example, may have the same id
             number += 1
             path = f"{stem}-{number}.md"
         taken.add(path)

@@ -275,7 +275,7 @@ def _examine_leftovers(store_path: Path, examined: Examined) -> None:
         try:
             age = time.time() - file.stat().st_mtime
         except FileNotFoundError:
-            continue  # another process has just removed or renamed it
+            continue  # another process has just removed or renamed the file
         if age > _LEFTOVER_SECONDS and file.suffix in (".new", ".restore", ".db"):
             problem = f"{file} was left behind by a killed process, and may contain memories"
             examined.findings.append(Finding(problem, f"run: rm {file}"))

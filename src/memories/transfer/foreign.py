@@ -38,7 +38,8 @@ _BATCH = 200  # maximum number of messages or statements stored in one transacti
 _BATCH_CHARACTERS = 2_000_000
 _MAX_NAMES = 1_000_000  # maximum number of names kept to recognize repetitions; they take 100 MB
 _MAX_REASONS = 20
-_STEP = timedelta(milliseconds=1)  # how long after the previous message one without a time is dated
+# a message without a time is dated this much after the previous one
+_STEP = timedelta(milliseconds=1)
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
 

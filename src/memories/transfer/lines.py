@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FORMAT, VERSION = "memories", 2
-WITHOUT_LAST_LINE = 1  # the first version; an incomplete export in this version isn't recognized
+WITHOUT_LAST_LINE = 1  # the first version, in which an incomplete export can't be recognized
 MAX_LINE_BYTES = 16_777_216
 _REQUIRED = ("collection", "namespace", "group", "position", "text", "created_at")
 _OPTIONAL = ("ended_at", "ended_by", "key", "session", "labels", "fields", "accesses", "vectors")

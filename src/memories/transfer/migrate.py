@@ -308,9 +308,9 @@ class _Migration:
 def _not_a_copy(ref: Ref) -> RequestError:
     return RequestError(
         "the target is not a copy of this store: it has a record that this store lacks, "
-        f"{ref.collection} {ref.group} ({ref.position}) in namespace {ref.namespace}; if it was "
-        "copied and then forgotten here or moved to another namespace, forget it there; otherwise "
-        "migrate to an empty store; to merge two stores use memory export and memory import"
+        f"{ref.collection} {ref.group} ({ref.position}) in namespace {ref.namespace}; if this "
+        "store forgot or moved the record after it was copied, forget it in the target; otherwise "
+        "migrate to an empty store, or merge the stores with memory export and memory import"
     )
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from memories.embedders.service.client import ServiceClient
 
 
-MAX_WINDOWS = 32  # maximum number per text; the word index still has all words of longer texts
-MAX_REQUEST_BYTES = 200_000  # about half of the services' limit
+MAX_WINDOWS = 32  # maximum per text; the word index still has all words of a longer text
+MAX_REQUEST_BYTES = 200_000  # about half of what the services allow
 # If keyword search may be used instead, there is only one attempt. Its time limit is
 # FALLBACK_SECONDS for up to FALLBACK_TEXTS texts, and proportionally more for more texts.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16
@@ -247,8 +247,8 @@ class Rest:
     """Pauses requests after a failure of the service. All processes with the same home share the
     pause through a file; losing the file costs one attempt.
 
-    It doesn't pause callers that would wait much longer than the one whose request failed: a hook
-    gives up after a fraction of a second, which says little about the service.
+    The pause doesn't apply to callers that would wait much longer than the caller whose request
+    failed: a hook gives up after a fraction of a second, which says little about the service.
     """
 
     def __init__(self, home: Path, service: str, clock: Callable[[], float]) -> None:

@@ -16,7 +16,7 @@ from memories.stores.records import Space
 
 # about 1,000 English tokens; a longer text's vector says little about any part of the text
 MAX_WINDOW_BYTES = 4_000
-# The lowest average in bytes of UTF-8: an English or German token has 4, code 3, Chinese 2.5.
+# The lowest average: a token has 4 bytes in English and German, 3 in code, and 2.5 in Chinese.
 BYTES_PER_TOKEN = 2.5
 
 
@@ -104,7 +104,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "slope": (0.1, 1000),
     "middle": (-1, 1),
 }
-_TREATMENT = 1  # increased if texts are split or prefixed differently, which changes vectors
+_TREATMENT = 1  # increased whenever texts are split or prefixed differently
 
 
 class Patience(NamedTuple):
@@ -260,7 +260,7 @@ def choose(name: str, config: Config) -> ChosenModel:
     size, shorter = _find_size(model, config.embedder_dimensions)
     title, key_missing = provider.title, ""
     if not _belongs(url, provider):
-        if provider is OPENAI:  # a compatible service
+        if provider is OPENAI:  # the service is compatible with it
             title = "the embedder's server"
     elif provider.keys and not key:
         key_missing = (

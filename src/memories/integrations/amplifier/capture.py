@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 HOST = "amplifier"
-PRIORITY = 900  # runs after hooks that deny or redact texts; lower numbers run first
+PRIORITY = 900  # lower numbers run first, so hooks that deny or redact texts run before ours
 _MIN_OUTPUT = 40  # minimum length of a tool result that is captured, in characters
 
 

@@ -44,7 +44,9 @@ class ModuleSettings(NamedTuple):
 def read_settings(
     plan: Mapping[str, Any] | None, config: Mapping[str, Any] | None
 ) -> ModuleSettings:
-    """Return a module's settings: the session's, else the module's configuration, else the default.
+    """Return a module's settings.
+
+    The session's settings come first, then the module's configuration, then the defaults.
 
     Args:
         plan: The complete mount plan, which may contain `session.agent_identity` and

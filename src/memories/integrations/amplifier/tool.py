@@ -240,7 +240,7 @@ def _filters(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fence(text: str) -> str:
-    """Put stored text between markers that nobody could have predicted when writing it."""
+    """Put stored text between random markers, so that the text can't imitate them."""
     return text if text == compact.NOTHING else rendering.frame({}, "", text.split("\n"))
 
 

@@ -204,7 +204,7 @@ class LongTerm:
         comes first.
         """
         facts = self.all()
-        facts.reverse()  # sorting keeps the order of equal times
+        facts.reverse()  # facts with equal times keep their order when sorted
         facts.sort(key=attrgetter("updated_at"), reverse=True)
         return facts[:KNOWN]
 
@@ -244,7 +244,9 @@ class LongTerm:
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             self._unreadable = ""
             try:
-                with self.path.open("r+b") as stream:  # `unlink` alone would leave bytes
+                with self.path.open(
+                    "r+b"
+                ) as stream:  # `unlink` alone would leave bytes on the disk
                     size = stream.seek(0, os.SEEK_END)
                     stream.seek(0)
                     stream.write(b"\0" * size)
@@ -351,7 +353,7 @@ def recall_of(settings: Settings, memory: LongTerm) -> Callable[[str], list[Fact
     memories = Memories(config=config, shared=False)
 
     def search(message: str) -> list[Fact]:
-        if not memory.all():  # also true if the file can't be read
+        if not memory.all():  # there are no facts, or the file can't be read
             return []
         facts = []
         for hit in memories.search(message[:_MAX_QUERY], limit=KNOWN, min_confidence=0.0):

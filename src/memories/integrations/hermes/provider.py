@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memories.settings import Config
 
 NAME, HOST = "memories", "hermes"
-SETTINGS = "memories.json"  # in Hermes's home
+SETTINGS = "memories.json"  # name of the settings file in Hermes's home
 RECALL_SECONDS = 2.0
 RECALL_CHARACTERS, RECALL_TOKENS = 8_000, 1_500
 MAX_RESULTS = 20

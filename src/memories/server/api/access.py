@@ -250,7 +250,10 @@ class Access:
         if used_at:
             try:
                 tokens.record_use(self._home, used_at)
-            except (MemoriesError, OSError) as exc:  # such as a full disk; requests still work
+            except (
+                MemoriesError,
+                OSError,
+            ) as exc:  # the disk is full, for example; requests still work
                 _logger.warning("cannot record when tokens were last used: %s", exc)
 
     def session(self, token: str) -> str | None:

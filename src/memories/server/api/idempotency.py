@@ -131,7 +131,7 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # rows are small, so write less for each
+            database.execute("PRAGMA page_size = 1024")  # a small row then writes less
             _use_log(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
@@ -266,7 +266,7 @@ class Keyed:
     """
 
     def __init__(self, claim: Claim, answer: Any | None) -> None:
-        # as precise as times in a store
+        # with the precision of times in a store
         self.begun_at = datetime.fromtimestamp(int(claim.begun_at * 1_000) / 1_000, UTC)
         self.again = claim.number > 1
         self.answer = answer
@@ -366,7 +366,7 @@ class Once:
             else:
                 self._claims.settle(claim, summary)
         except (StoreError, OSError) as exc:  # the write itself is not affected
-            _logger.warning("cannot record the end of a request with a key: %s", exc)
+            _logger.warning("cannot record the end of a request with an idempotency key: %s", exc)
 
     def _find_answer(self, claim: Claim) -> Any | None:
         if claim.summary is None:

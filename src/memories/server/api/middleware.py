@@ -189,7 +189,8 @@ SAFE = frozenset({"GET", "HEAD"})
 READS = frozenset(
     "scan groups candidates matches read values count labels days used vectors info refs".split()
 )
-STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}  # by path prefix
+# maximum body sizes by path prefix
+STREAMED: Mapping[str, int] = {"/api/import": MAX_IMPORT, "/store/v1/": MAX_STORE}
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9._-]{0,252}[a-z0-9])?)(?::(\d{1,5}))?")
 _PATH = re.compile(r"/(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*")
 _ONCE = frozenset(

@@ -71,7 +71,7 @@ class _Transaction:
     thread.
     """
 
-    store: Store  # set once it has begun
+    store: Store  # set once the transaction has begun
 
     def __init__(self, lent: AbstractContextManager[Store], who: Principal) -> None:
         self._lent, self.who = lent, who
@@ -79,7 +79,7 @@ class _Transaction:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.rollback_error = StoreError(_UNHEARD)  # raised by requests after the rollback
+        self.rollback_error = StoreError(_UNHEARD)  # what requests raise after the rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 
@@ -238,7 +238,7 @@ class Records:
         """
         with self._lock:
             store = self._stores.pop(space, None) or self._open(space)
-            self._stores[space] = store  # the most recently used one is last
+            self._stores[space] = store  # the most recently used store is last
             self._users[space] += 1
         try:
             yield store

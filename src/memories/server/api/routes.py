@@ -468,7 +468,7 @@ def _handle_once(route: Route, call: Call, key: str) -> Answer:
         if summary and answer is not None and shows_erased(call.memories, answer.shape):
             if "shape" not in summary:
                 raise NotFound(_ERASED)
-            answer = None  # rebuilt without content
+            answer = None  # a response is rebuilt without content
         if answer is None and summary is not None:
             answer = _revive(route, call, summary)
         if answer is None:

@@ -191,7 +191,7 @@ def _draw_dots(
 
 
 def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
-    """Return corrections, newest first: the older memory and the newer one."""
+    """Return corrections, newest first, each as the older memory and the newer one."""
     by_id = {memory.id: memory for memory in shown}
     pairs = []
     for memory in shown:

@@ -302,7 +302,7 @@ _REVIEW_PAGE = 50
 
 
 def review(memories: "Memories", request: PageRequest) -> View:
-    """List memories that await review, newest first, each with those that resemble it."""
+    """List memories that await review, newest first, each with the memories that resemble it."""
     if request.as_of:
         why = (
             "The store doesn't record when a memory stopped waiting, so only the present is shown."

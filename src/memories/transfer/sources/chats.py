@@ -92,7 +92,7 @@ def _read_chat(reader: Reader, database: Database, chat: Mapping[str, Any]) -> I
         if role is None or not text:
             continue
         created_at = moment(bubble.get("createdAt")) or started_at
-        started_at = None  # only for the first message; later ones are dated after it
+        started_at = None  # only the first message gets this time
         turn = TurnDraft(text, role, created_at=created_at, message_id=f"cursor:{bubble_id}")
         yield SourceMessage(f"cursor:{chat_id}", turn, title or one_line(text, 100))
 
@@ -231,7 +231,7 @@ def _turns(reader: Reader, session: _Session, messages: Iterable[_Message]) -> I
             reader.skip("unfinished answers")
             continue
         title = title or one_line(text, 100)
-        if role == "user" and re.fullmatch(r'"(\\"|[^"])+"', text):  # quoted by `opencode run`
+        if role == "user" and re.fullmatch(r'"(\\"|[^"])+"', text):  # `opencode run` adds quotes
             text = text[1:-1].replace('\\"', '"')
         at, message_id = moment(message.created_at), f"opencode:{shown[0].get('id')}"
         tags = {"model": one_line(message.data.get("modelID"))}

@@ -34,7 +34,7 @@ _DOCUMENTS = (
     "ON c.id = s.collection WHERE s.scope = 'METADATA' AND c.name = ?) ORDER BY id"
 )
 
-Document = tuple[str, object, Mapping[str, Any]]  # ID, text and metadata
+Document = tuple[str, object, Mapping[str, Any]]  # a document: ID, text and metadata
 
 
 def recognize(sample: Sample) -> bool:

@@ -119,7 +119,7 @@ def parse_json(text: object) -> object:
 
 
 def parse_object(text: object) -> Mapping[str, Any]:
-    """Parse a text as a JSON object; return an empty one if it is anything else."""
+    """Parse a text as a JSON object; return an empty object for anything else."""
     return mapping(parse_json(text))
 
 
@@ -205,7 +205,7 @@ def to_tags(by_name: Mapping[str, Any]) -> dict[str, str]:
 
 
 def make_tags(words: Iterable[object] = (), **values: object) -> dict[str, str]:
-    """Return these tags without invalid ones; a word becomes a tag with the value `true`."""
+    """Return the valid tags among these; a word becomes a tag with the value `true`."""
     tags: dict[str, str] = {}
     for name, value in values.items():
         add_tag(tags, name, value)

@@ -43,12 +43,12 @@ _IN_HOME = (
     ".hermes/USER.md",
 )  # fmt: skip
 _LEFT_OUT = (".obsidian/*", ".trash/*", "*.excalidraw.md", "Templates/*", "templates/*")
-_SHORT = 60  # characters; a shorter statement is stored with its headings before it
+_SHORT = 60  # a statement with fewer characters is stored with its headings before it
 _MAX_FRONTMATTER_LINES = 64
-_MAX_FRONTMATTER = 65_536  # characters; longer YAML takes seconds to parse
+_MAX_FRONTMATTER = 65_536  # maximum number of characters; longer YAML takes seconds to parse
 _MAX_BRACKETS = 1_000  # parsing nested brackets takes quadratic time
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
-_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # also Obsidian's callouts
+_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # or Obsidian's callouts
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)|!?\[\[[^\[\]]*\]\]|<?https?://\S+")
 _LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
@@ -171,7 +171,7 @@ def parse(text: str) -> MarkdownPage:
 
     fields, body = split_frontmatter(text)
     lines = body.split("\n")
-    headings: list[str] = []  # one for each level, possibly empty
+    headings: list[str] = []  # the current heading of each level; may be empty
     above: tuple[str, ...] = ()
     passages: list[Passage] = []
     introduction = previous = ""

@@ -87,7 +87,7 @@ class Sample:
 
     @cached_property
     def tables(self) -> Mapping[str, set[str]]:
-        """The tables of a database with their columns; empty for other files and huge ones."""
+        """The tables of a database with their columns; empty for huge databases and other files."""
         if not self.is_database or self.path.stat().st_size > _MAX_DATABASE_BYTES:
             return {}
         from memories.transfer.sources.database import open_copy

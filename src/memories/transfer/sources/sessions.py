@@ -130,7 +130,7 @@ def _claude_text(line: Mapping[str, Any], reader: Reader) -> str:
             for text in texts
             if not text.startswith(_CLAUDE_INSERTED)
         ]
-    return "\n".join(filter(None, texts))  # as hooks store it
+    return "\n".join(filter(None, texts))  # as hooks store the message
 
 
 # --- Codex ---
@@ -184,7 +184,7 @@ def read_codex(reader: Reader, file: Path) -> Iterator[Item]:
             ids.add(message_id)
             at = moment(line.get("timestamp")) or started_at
             turn = TurnDraft(text, payload["role"], created_at=at, message_id=message_id)
-            started_at = None  # only for the first message; later ones are dated after it
+            started_at = None  # only the first message gets this time
             yield SourceMessage(f"codex:{session}", turn, title, project)
 
 

@@ -247,7 +247,7 @@ def _read_claude_conversation(
 
 
 def _claude_branch(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return the messages that lead to the newest one; all of them if they name no parents."""
+    """Return the messages that lead to the newest one; all messages if they name no parents."""
     by_id = {str(message.get("uuid")): message for message in messages}
     parents = {name: str(message.get("parent_message_uuid")) for name, message in by_id.items()}
     if not any(message.get("parent_message_uuid") for message in messages):
