@@ -215,7 +215,7 @@ def _is_secret(cookie: Match[str]) -> bool:
 
 
 def locate_all(match: Match[str]) -> Span | None:
-    """Locate the group `s` of a match that is always a secret."""
+    """Locate the group `s` of a match, which is always a secret."""
     return match.span("s")
 
 

@@ -114,7 +114,7 @@ def is_password(value: str, *, may_be_code: bool = False) -> bool:
 
     Args:
         value: The value.
-        may_be_code: Whether the value is unquoted and may be code, where an identifier is not a
+        may_be_code: Whether the value is unquoted and may be code. In code, an identifier is not a
             password.
     """
     is_format = not value.isdigit() and re.fullmatch(FORMAT, value)

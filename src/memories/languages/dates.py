@@ -1,8 +1,8 @@
 """Finds dates in a question, and scores how close times are to them.
 
-It reads English; `days` translates other languages. A date never filters texts; it raises the
-scores of those close to it. A text about a date is often written a little later ("yesterday we …"),
-so the score falls more slowly after a date than before it.
+This module reads English; `days` translates other languages. A date never filters texts; it raises
+the scores of texts close to it. A text about a date is often written a little later ("yesterday we
+…"), so the score falls more slowly after a date than before it.
 """
 
 import functools

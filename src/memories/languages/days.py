@@ -149,8 +149,8 @@ def _when(code: str) -> re.Pattern[str]:
 
 
 def _whole_words(code: str, pattern: str) -> str:
-    """Return a pattern that matches only whole words, even behind a prefix that the language
-    attaches to them. For a language without spaces, return the pattern unchanged.
+    """Return a pattern that matches only whole words, even after a prefix that the language
+    attaches to words. For a language without spaces, return the pattern unchanged.
     """
     if code in UNSPACED:
         return pattern
