@@ -394,8 +394,8 @@ class Lookup(NamedTuple):
         return self.store.scan(_all_versions(ref.namespace, ref.group), limit=MAX_VERSIONS)
 
     def find_at(self, memory_id: str, moment: datetime) -> Record:
-        """Return the version of a memory that was live at a given time. Its number of reads at that
-        time is unknown, so it is 0.
+        """Return the version of a memory that was live at a given time. Its number of reads is set
+        to 0, since the number at that time is unknown.
 
         Raises:
             NotFound: The memory did not exist yet, awaited review, or was deleted.

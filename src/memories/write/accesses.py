@@ -4,7 +4,7 @@ adds the lines to the store.
 Therefore, a read never waits for the store's lock, however long a writer holds it. A flush renames
 the file, counts its reads in one transaction, and then removes it. The transaction also stores a
 mark that identifies the file. If the flush is interrupted, the next one finds the renamed file, and
-the mark shows whether its reads were already counted. Only SQLite and files stores keep such a
+the mark shows whether its reads were already counted. Only SQLite and `files` stores keep such a
 mark; other stores may count the last file twice. On a full or read-only disk, reads are not
 counted.
 """
