@@ -291,13 +291,14 @@ class Memories:
         Raises:
             InvalidInput: A draft is invalid; nothing was stored.
         """
+        from memories.write.create import write_batches
+
         if isinstance(drafts, str) or not isinstance(drafts, Iterable):
             raise InvalidInput(
                 "create_many takes a list of drafts or texts; for one text use create"
             )
         all_drafts = [draft if isinstance(draft, Draft) else Draft(draft) for draft in drafts]
-        batches = self.prepare(all_drafts, force=force, redact=redact, within=within)
-        return [created for batch in batches for created in batch.write()]
+        return write_batches(self.prepare(all_drafts, force=force, redact=redact, within=within))
 
     def prepare(
         self,

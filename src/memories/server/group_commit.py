@@ -27,7 +27,7 @@ from memories.models import Draft
 from memories.stores import Store
 from memories.stores.logged import LoggedStore, collect_reports
 from memories.stores.wrapper import BufferedStore
-from memories.write.create import Batch, Created
+from memories.write.create import Batch, Created, write_batches
 
 MOST_WAITING = 2_000  # maximum number of writes in the queue
 # limits of one transaction: number of writes, characters of text, and seconds
@@ -193,10 +193,11 @@ class GroupCommit:
     def _create(
         self, memories: Memories, drafts: Sequence[Draft], force: bool, redact: bool
     ) -> list[Created]:
-        results: list[Created] = []
-        for batch in memories.prepare(drafts, force=force, redact=redact):
-            results += self._enter(_Write.of(batch)).result()
-        return results
+        def write(batch: Batch) -> list[Created]:
+            created: list[Created] = self._enter(_Write.of(batch)).result()
+            return created
+
+        return write_batches(memories.prepare(drafts, force=force, redact=redact), write)
 
     def submit(
         self, memories: Memories, draft: Draft, force: bool, redact: bool

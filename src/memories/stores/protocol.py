@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from memories.errors import EmbedderMismatch, ErasureUnfinished, StoreError
+from memories.errors import (
+    EmbedderMismatch,
+    ErasureUnfinished,
+    StoreError,
+    describe_after_writes,
+)
+from memories.guard.validate import amount
 from memories.stores.damage import Damaged, refusal
 from memories.stores.records import (
     Candidate,
@@ -388,6 +394,26 @@ class Partitioned(Protocol):
             StoreError: The partitions can't be changed from here.
             StoreBusy: Another transaction kept using the tables.
         """
+
+
+# --- writes that failed
+
+
+@contextlib.contextmanager
+def add_count_to_errors(count: Callable[[], int], verb: str) -> Iterator[None]:
+    """Make a store's errors say how many records were written before the failure.
+
+    Args:
+        count: Returns that number.
+        verb: What happened to them, such as `imported`.
+    """
+    try:
+        yield
+    except StoreError as exc:
+        if not count():
+            raise
+        records = amount(count(), "record was", "records were")
+        raise type(exc)(f"{records} {verb}, but {describe_after_writes(exc)}") from exc
 
 
 # --- erasures that failed

@@ -18,7 +18,7 @@ from memories.guard.origin import AGENT, IMPORTED, TRUST, Origin
 from memories.models import PENDING
 from memories.read.versions import FORMER_LINK, LINK
 from memories.stores.logged import LoggedStore
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, add_count_to_errors
 from memories.stores.records import Collection, Filter, Record, Ref
 from memories.transfer.intake import (
     ExportLine,
@@ -33,7 +33,7 @@ from memories.transfer.intake import (
     without_acceptance,
 )
 from memories.transfer.lines import Header
-from memories.transfer.pages import PAGE, Part, add_count_to_errors, with_vectors
+from memories.transfer.pages import PAGE, Part, with_vectors
 from memories.write.links import settle_links
 from memories.write.suspicion import mark_suspicious
 

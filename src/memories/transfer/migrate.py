@@ -12,7 +12,7 @@ from memories.core.batches import by_count
 from memories.embedders.protocol import Embedder, embed_many
 from memories.errors import Conflict, RequestError, StoreError
 from memories.guard.validate import amount
-from memories.stores.protocol import Store
+from memories.stores.protocol import Store, add_count_to_errors
 from memories.stores.records import (
     SEARCHED,
     Collection,
@@ -28,7 +28,6 @@ from memories.transfer.pages import (
     PAGE,
     Part,
     Progress,
-    add_count_to_errors,
     all_parts_of,
     check_readable,
     count_records,

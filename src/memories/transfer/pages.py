@@ -1,12 +1,9 @@
 """Reads a whole store, namespace by namespace and page by page; attaches vectors to records."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from memories.embedders.protocol import Embedder, embed_many
-from memories.errors import StoreError, describe_after_writes
-from memories.guard.validate import amount
 from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
 
@@ -91,23 +88,6 @@ def with_vectors(
         for record, rows in zip(missing, embed_many(embedder, texts, roles), strict=True):
             complete[record.ref] = rows
     return [record._replace(vectors=complete[record.ref]) for record in records]
-
-
-@contextlib.contextmanager
-def add_count_to_errors(count: Callable[[], int], verb: str) -> Iterator[None]:
-    """Make a store's errors say how many records were written before the failure.
-
-    Args:
-        count: Returns that number.
-        verb: What happened to them, such as `imported`.
-    """
-    try:
-        yield
-    except StoreError as exc:
-        if not count():
-            raise
-        records = amount(count(), "record was", "records were")
-        raise type(exc)(f"{records} {verb}, but {describe_after_writes(exc)}") from exc
 
 
 def pages(store: Store, part: Part) -> Iterator[list[Record]]:

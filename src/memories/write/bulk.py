@@ -21,7 +21,7 @@ from memories.read.lookup import Lookup
 from memories.read.selector import Selector
 from memories.read.turns import group_parts, join_parts, parts_of, start_of
 from memories.stores.audit_log import chain_of
-from memories.stores.protocol import Store, find_first, scan_pages
+from memories.stores.protocol import Store, add_count_to_errors, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write.links import (
     find_current_again,
@@ -191,19 +191,22 @@ def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
     refuse_states(selector, "deleted")
     tally, store = BulkTally(), lookup.store
     at = moment_after(store, lookup.namespace, selector.instant.now)
-    for batch in in_batches(select(store, selector, lookup.namespace)):
-        if dry_run:
-            tally.add_all("delete", batch)
-            continue
-        with store.transaction():
-            records = _read_again(store, selector, batch)
-            tally.note_links(records)
-            leave_correction_chains(store, records)
-            for page in by_count(records, PAGE):
-                store.patch([versions.end_version(record, at, "delete") for record in page])
-                for record in page:
-                    tally.add("delete", record, _describe_replaced(store, record))
-    tally.find_current_again(store, at)
+    deleted = 0
+    with add_count_to_errors(lambda: deleted, "deleted"):
+        for batch in in_batches(select(store, selector, lookup.namespace)):
+            if dry_run:
+                tally.add_all("delete", batch)
+                continue
+            with store.transaction():
+                records = _read_again(store, selector, batch)
+                tally.note_links(records)
+                leave_correction_chains(store, records)
+                for page in by_count(records, PAGE):
+                    store.patch([versions.end_version(record, at, "delete") for record in page])
+                    for record in page:
+                        tally.add("delete", record, _describe_replaced(store, record))
+            deleted += len(records)
+        tally.find_current_again(store, at)
     return tally.result(dry_run=dry_run, at=at)
 
 
@@ -309,26 +312,30 @@ def retag(
         return tagging.apply(tags) != tags
 
     missing: Sequence[Record] = ()
-    for batch in in_batches(select(store, selector, lookup.namespace, changes)):
-        if dry_run:
-            tally.add_all("tag", batch)
-            continue
-        vectors = vectors_of(store, embedder, batch)
-        with store.transaction():
-            pairs: list[tuple[Record, Record]] = []
-            for record in filter(changes, _read_again(store, selector, batch)):
-                tags = validate.tags(tagging.apply(tags_of(record.labels)))
-                new = versions.next_version(record, "update", at, fresh=False, labels=tags)
-                pairs.append((record, new))
-            pairs = _without_taken_keys(lookup, pairs, tally)
-            before = [latest for latest, _ in pairs]
-            tally.note_links(before)
-            leave_correction_chains(store, before)
-            for page in by_count(pairs, PAGE):
-                _write_versions(store, page, vectors)
-            ended = [latest._replace(ended_at=at) for latest in before if versions.has_link(latest)]
-            missing = restore_links_of(store, lookup.namespace, (*missing, *ended))
-    tally.find_current_again(store, at)
+    changed = 0
+    with add_count_to_errors(lambda: changed, "changed"):
+        for batch in in_batches(select(store, selector, lookup.namespace, changes)):
+            if dry_run:
+                tally.add_all("tag", batch)
+                continue
+            vectors = vectors_of(store, embedder, batch)
+            with store.transaction():
+                pairs: list[tuple[Record, Record]] = []
+                for record in filter(changes, _read_again(store, selector, batch)):
+                    tags = validate.tags(tagging.apply(tags_of(record.labels)))
+                    new = versions.next_version(record, "update", at, fresh=False, labels=tags)
+                    pairs.append((record, new))
+                pairs = _without_taken_keys(lookup, pairs, tally)
+                before = [latest for latest, _ in pairs]
+                tally.note_links(before)
+                leave_correction_chains(store, before)
+                for page in by_count(pairs, PAGE):
+                    _write_versions(store, page, vectors)
+                linked = filter(versions.has_link, before)
+                ended = [latest._replace(ended_at=at) for latest in linked]
+                missing = restore_links_of(store, lookup.namespace, (*missing, *ended))
+            changed += len(pairs)
+        tally.find_current_again(store, at)
     return tally.result(dry_run=dry_run, at=at)
 
 

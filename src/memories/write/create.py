@@ -19,7 +19,7 @@ A draft passes through these steps:
    end (`stores.logged.buffered_transaction`). The audit log entry follows, and the store commits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,7 +32,7 @@ from memories.guard.origin import tags_of
 from memories.models import DecayPolicy, Draft, Memory, describe_current_again
 from memories.read import versions
 from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
-from memories.stores.protocol import Store, refuse_other_model
+from memories.stores.protocol import Store, add_count_to_errors, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
 from memories.write.comparison import (
     Comparison,
@@ -204,6 +204,17 @@ class Batch(NamedTuple):
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))
+
+
+def write_batches(
+    batches: Iterable[Batch], write: Callable[[Batch], list[Created]] = Batch.write
+) -> list[Created]:
+    """Store batches, each in a transaction of its own."""
+    results: list[Created] = []
+    with add_count_to_errors(lambda: len(results), "processed"):
+        for batch in batches:
+            results += write(batch)
+    return results
 
 
 def _describe_expiry(memory: Memory, now: datetime) -> str:

@@ -18,7 +18,7 @@ from memories.read import versions
 from memories.read.listing import read_page
 from memories.read.lookup import Lookup, apply_filters
 from memories.stores.logged import append_as_stamped, stamp_record
-from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
+from memories.stores.protocol import PAGE_SIZE, add_count_to_errors, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.comparison import Comparison, Similar, compare, read_vectors
@@ -230,26 +230,29 @@ class Review:
             content = validate.content(content)
         writer = self._writer._replace(force=force)
         results: list[Reviewed] = []
-        for batch in by_count(records, BATCH_COMPARED):
-            texts = [content or record.text for record in batch]
-            embedded = embed_to_store(writer.embedder, texts)
-            accepted: list[tuple[Reviewed, Sequence[Record]]] = []
-            try:
-                with self._lookup.store.transaction():
-                    for record, vectors in zip(batch, embedded.vectors, strict=True):
-                        pending = self._read_again(record)
-                        if pending is None:
-                            continue
-                        if _is_suspicious(pending) and not suspicious:
-                            memory = writer.to_memory(pending)
-                            accepted.append((Reviewed(pending.ref.group, False, memory), ()))
-                        else:
-                            accepted.append(self._accept(writer, pending, content, vectors))
-                    results += map(self._name_current_again, accepted)
-                    if dry_run:
-                        raise _Undo
-            except _Undo:
-                continue
+        done = 0
+        with add_count_to_errors(lambda: done, "accepted"):
+            for batch in by_count(records, BATCH_COMPARED):
+                texts = [content or record.text for record in batch]
+                embedded = embed_to_store(writer.embedder, texts)
+                accepted: list[tuple[Reviewed, Sequence[Record]]] = []
+                try:
+                    with self._lookup.store.transaction():
+                        for record, vectors in zip(batch, embedded.vectors, strict=True):
+                            pending = self._read_again(record)
+                            if pending is None:
+                                continue
+                            if _is_suspicious(pending) and not suspicious:
+                                memory = writer.to_memory(pending)
+                                accepted.append((Reviewed(pending.ref.group, False, memory), ()))
+                            else:
+                                accepted.append(self._accept(writer, pending, content, vectors))
+                        results += map(self._name_current_again, accepted)
+                        if dry_run:
+                            raise _Undo
+                except _Undo:
+                    continue
+                done = sum(result.done for result in results)
         return results
 
     def reject(self, ids: Sequence[str], *, dry_run: bool = False) -> list[Reviewed]:
@@ -267,8 +270,9 @@ class Review:
         """
         self._refuse_programs(dry_run=dry_run)
         results: list[Reviewed] = []
-        store = self._lookup.store
-        with self._noting("review.reject") as event:
+        store, written = self._lookup.store, 0
+        count_in_errors = add_count_to_errors(lambda: written, "rejected")
+        with self._noting("review.reject") as event, count_in_errors:
             for batch in by_count(self._find(ids), PAGE_SIZE):
                 with store.transaction():
                     read_again = map(self._read_again, batch)
@@ -283,7 +287,9 @@ class Review:
                 for record in pending:
                     memory = self._writer.to_memory(record._replace(ended_by="delete"))
                     results.append(Reviewed(record.ref.group, True, memory))
-            event["written"] = 0 if dry_run else len(results)
+                if not dry_run:
+                    written = len(results)
+            event["written"] = written
         return results
 
     # --- finding

@@ -21,7 +21,7 @@ from memories.read import versions
 from memories.read.lookup import Lookup, with_past_reinforcement
 from memories.read.selector import Selector
 from memories.stores import audit_log
-from memories.stores.protocol import Store, scan_pages
+from memories.stores.protocol import Store, add_count_to_errors, scan_pages
 from memories.stores.records import Collection, Filter, Finding, Patch, Record, Ref
 from memories.write.bulk import (
     BATCH,
@@ -138,19 +138,22 @@ class Rollback(NamedTuple):
         changes = filter(None, map(self._find_change, self._scan_memories()))
         links = _Links([], [])
         weigh = attrgetter("weight")
-        for batch in by_weight(changes, weigh, most=BATCH, heaviest=MAX_BATCH_CHARACTERS):
-            if dry_run:
-                for change in batch:
+        changed = 0
+        with add_count_to_errors(lambda: changed, "rolled back"):
+            for batch in by_weight(changes, weigh, most=BATCH, heaviest=MAX_BATCH_CHARACTERS):
+                done: Sequence[Restoration] = batch
+                if not dry_run:
+                    former = [change.then for change in batch if change.then]
+                    vectors = vectors_of(store, embedder, former)
+                    with store.transaction():
+                        groups = [change.latest.ref.group for change in batch]
+                        done = self._apply(groups, vectors, embedder, links)
+                    written = [change for change in done if change.action != "left"]
+                    changed += len(written)
+                    tally.note_links(change.latest for change in written)
+                for change in done:
                     tally.add(change.action, change.latest, change.reason)
-                continue
-            vectors = vectors_of(store, embedder, [change.then for change in batch if change.then])
-            with store.transaction():
-                groups = [change.latest.ref.group for change in batch]
-                done = self._apply(groups, vectors, embedder, links)
-            tally.note_links(change.latest for change in done if change.action != "left")
-            for change in done:
-                tally.add(change.action, change.latest, change.reason)
-        tally.find_current_again(store, self.at)
+            tally.find_current_again(store, self.at)
         return tally.result(dry_run=dry_run, at=self.at)
 
     # --- finding the changes
