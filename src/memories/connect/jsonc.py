@@ -104,7 +104,7 @@ class Document:
             if node is None:
                 return None
             nodes = [member.node for member in node.members if member.key == step]
-            node = nodes[-1] if nodes else None  # programs use the last duplicate
+            node = nodes[-1] if nodes else None  # programs use the last of duplicate keys
         return node
 
     def _read(self, node: _Node) -> Any:

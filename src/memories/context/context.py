@@ -363,7 +363,8 @@ def _check_shares(shares: Shares) -> Shares:
     is_valid = all(type(part) is int and part >= 0 for part in shares)
     if len(shares) != len(Shares._fields) or not is_valid:
         raise InvalidInput(
-            "shares must be three whole numbers, 0 or more: last turns, recalled turns, memories"
+            "shares must be three whole numbers, 0 or more: for the last turns, the recalled turns "
+            "and the memories"
         )
     if not any(shares):
         raise InvalidInput("all shares are 0; give at least one of them a larger number")

@@ -500,7 +500,7 @@ def _open_backend(endpoint: str) -> Backend:
         InvalidInput: The endpoint is empty.
     """
     if not isinstance(endpoint, str) or not endpoint.strip():
-        raise InvalidInput("the endpoint is empty; use memories, the URL of a store, or a path")
+        raise InvalidInput('the endpoint is empty; pass "memories", the URL of a store, or a path')
     endpoint = endpoint.strip()
     if endpoint == ENGINE:
         return EngineBackend(Memories(), owned=True)

@@ -22,7 +22,7 @@ from memories.settings import Config
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 COLLECTIONS = ["history", "memory"]
-_PROBE = "health"  # the name of both the conversation and the window that a health check reads
+_PROBE = "health"  # the name of the conversation and of the time window that a health check reads
 _log = logging.getLogger(__name__)
 _utc_now = functools.partial(datetime.now, UTC)
 

@@ -54,7 +54,7 @@ _ENDING_EVENTS = ("session-end", "pre-compact")  # after these events, a session
 REQUEST_TOKENS, ANSWER_TOKENS = 30, 50
 _MAX_NOTE_TURNS = 1_000
 _MAX_CHARACTERS = 1_000  # a longer part never fits; this check is faster than counting tokens
-_MIN_CHARACTERS = 12  # a text's first sentence, if shorter, is usually a greeting or thanks
+_MIN_CHARACTERS = 12  # a shorter first sentence is usually a greeting or thanks
 
 
 class StoredCounts(NamedTuple):

@@ -46,7 +46,9 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\
 _ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s.,;:!?()\"“”«»।]+")  # a word with its vowel marks, which `\w` lacks
-_NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot)\b|n't\b")  # English has no file
+_NEGATIONS = re.compile(
+    r"\b(?:not|no|never|none|without|cannot)\b|n't\b"
+)  # `languages` has no file for English
 # Words that people add when they repeat known facts.
 _REPEATING = (
     "user told tells said says remember remembered mentioned earlier previously noted recall "

@@ -44,7 +44,7 @@ from memories.write.turn_queue import RetryQueue, files_of
 _ALL = (*SEARCHED, Collection.LOG)
 _MAX_GROUPS = 10_000_000
 _MAX_ENTRIES = 1_000  # at most this many log entries from one millisecond are compared
-_MAX_SHOWN = 20  # maximum number of tags shown; also of writers, and of conflicts
+_MAX_SHOWN = 20  # maximum numbers of tags, writers and conflicts shown
 _QUEUE_SUFFIXES = ("", ".refused", ".new", ".refused.new", ".lock", ".drain.lock")
 
 

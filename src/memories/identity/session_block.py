@@ -177,7 +177,7 @@ def render(
         degraded: Why the store was unreachable; None if it was reachable or not needed.
     """
     if request.is_partial and request.project is not None:
-        from memories.read.lookup import complete_name  # hooks don't need it
+        from memories.read.lookup import complete_name  # not needed by hooks
 
         projects = {
             entry.tags["project"] for entry in scratchpad.entries if "project" in entry.tags

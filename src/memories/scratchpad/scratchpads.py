@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from memories.stores.records import Record
     from memories.write.writer import Writer
 
-# Names in expressions for what the scratchpad's file doesn't contain.
+# Names in expressions that refer to fields missing from the scratchpad's file.
 _ONLY_IN_STORE = frozenset(
     "channel client conversation host identity import redacted source user verdict".split()
 )
