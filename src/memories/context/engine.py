@@ -62,7 +62,7 @@ class EngineBackend:
     def folder_name(self) -> tuple[Path, str]:
         """The folder for the gateway's files, and the prefix of their names.
 
-        The folder is the store's own if the store is a file, else the home folder.
+        If the store is a single file, this is the file's folder; otherwise the home folder.
         """
         return files_of(self.memories.config, self.memories.namespace)
 

@@ -147,7 +147,7 @@ class AgentMemory:
         tags: str | None = None,
         window: str | None = None,
     ) -> str | None:
-        """Store a memory if the policy allows it. Use `offer` to learn why one was not stored.
+        """Store a memory if the policy allows it. Use `offer` to learn why a memory was not stored.
 
         Args:
             text: The text.
@@ -157,7 +157,7 @@ class AgentMemory:
             entities: The people and things that it is about, separated by commas.
             source: `chat`, `tool` or `import`.
             tags: Words, separated by commas.
-            window: The window in which it is counted. [default: the conversation and the hour]
+            window: The time window in which it is counted. [default: the conversation and the hour]
 
         Returns:
             The memory's id; None if the memory was not stored. The log says why.

@@ -138,7 +138,7 @@ def recall_text(
 
 
 def _provenance(item: MemoryItem) -> str:
-    """Return who wrote a memory, and how far the writer is trusted if that is unusual.
+    """Return who wrote a memory and, if it is unusual, how far the writer is trusted.
 
     A name of several words is put in quotes.
     """
@@ -172,7 +172,7 @@ def _unusual_marks(item: MemoryItem) -> list[str]:
 
 
 def id_length(items: Sequence[MemoryItem]) -> int:
-    """Return a length at which prefixes of these ids are unique, very likely in the whole store."""
+    """Return a length at which prefixes of these ids are unique, probably in the store as well."""
     ids = {item.id for item in items if item.id}
     longest = max(map(len, ids), default=0)
     for length in range(fence.SHORT_ID, longest):
@@ -243,8 +243,9 @@ def history_lines(
 
 
 def leaves_gap(turn: HistoryTurn, previous: HistoryTurn | None) -> bool:
-    """Return whether turns are left out between two turns or, without a previous turn in the
-    conversation, before the first one.
+    """Return whether turns are left out between two turns.
+
+    Without a previous turn in the conversation, return whether any are left out before the turn.
     """
     if previous is None or turn.conversation_id != previous.conversation_id:
         return turn.turn_index > 0

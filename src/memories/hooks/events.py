@@ -399,7 +399,7 @@ class EventHandler:
     ) -> Reply:
         """Return a reply with our message, if any, followed by the recalled context.
 
-        With a message, the event succeeds even if the recall fails.
+        If there is a message, the event succeeds even if the recall fails.
         """
         reply = Reply()
         namespace = request.namespace

@@ -1,4 +1,4 @@
-"""Finds the sentences in a message that may be worth remembering. Pure.
+"""Pure functions that find the sentences in a message that may be worth remembering.
 
 A sentence is proposed if the user asks the agent to remember it, if it begins with a label such as
 `TODO:`, or if it has a phrase from `languages/phrases`: a standing instruction, a team habit, a

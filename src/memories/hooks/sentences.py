@@ -46,9 +46,8 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\
 _ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s.,;:!?()\"“”«»।]+")  # a word with its vowel marks, which `\w` lacks
-_NEGATIONS = re.compile(
-    r"\b(?:not|no|never|none|without|cannot)\b|n't\b"
-)  # `languages` has no file for English
+# English, for which `languages` has no file.
+_NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot)\b|n't\b")
 # Words that people add when they repeat known facts.
 _REPEATING = (
     "user told tells said says remember remembered mentioned earlier previously noted recall "
@@ -64,8 +63,8 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: The sentence.
-        lead: In a list, the heading of the list or the line with a colon above it, ending in a
-            colon; for a nested list, all of these.
+        lead: For an item of a list, the heading of the list or the line above it that ends in a
+            colon; for a nested list, those of all levels. Always ends in a colon.
     """
 
     text: str
@@ -73,7 +72,7 @@ class Sentence(NamedTuple):
 
 
 class _Paragraph(NamedTuple):
-    """A line of prose with the lines that continue it; in a list, also its indent."""
+    """A line of prose, joined with the lines that continue it. Items of lists have an indent."""
 
     text: str
     indent: int | None
@@ -83,7 +82,7 @@ class _Paragraph(NamedTuple):
 def split_sentences(text: str) -> list[str]:
     """Return a text's sentences in order, without Markdown for emphasis and lists.
 
-    A quotation is not split.
+    A quotation is not split into sentences.
     """
     return [sentence.text for sentence in read_sentences(text)]
 
@@ -107,8 +106,9 @@ def read_sentences(text: str) -> list[Sentence]:
 
 
 def _without_code(text: str) -> str:
-    """Return a text without code, and without what is between a tag and its end, such as `<mail>`,
-    each on a line of its own.
+    """Return a text without code and without elements such as `<mail>…</mail>`.
+
+    The tags of such an element are on lines of their own.
     """
     text = _CODE.sub("\n\n", text)
     opened: dict[str, int] = {}

@@ -221,7 +221,7 @@ class _Naming:
 
 
 def _examine(checkout: Checkout, remote: str | None) -> Repository:
-    """Return what to remember about a repository, with the name that a new project would get."""
+    """Return the record of a repository, with the name that a new project would get."""
     common = checkout.common
     # The common folder may be called `.git` or, next to working trees, `.bare`.
     folder = common.parent if common.name.startswith(".") else common

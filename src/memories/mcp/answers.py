@@ -284,7 +284,7 @@ def hits(shapes: Sequence[Mapping[str, Any]], own: Own) -> dict[str, list[str]]:
 
 
 def conversation(record: "Conversation", own: str) -> str:
-    """Return a conversation on one line: its name, its number of turns, and its days."""
+    """Return a conversation on one line: its name, number of turns, and dates."""
     first, last = f"{record.first_at:%Y%m%d}", f"{record.last_at:%Y%m%d}"
     unit = "turn" if record.turn_count == 1 else "turns"
     line = f"{_quote(record.id, _WORD)} {record.turn_count} {unit}, {first}"

@@ -53,7 +53,7 @@ class PadFile(NamedTuple):
     Attributes:
         home: The folder of the default store and of the settings.
         namespace: The namespace.
-        store: The name of the store, see `store_name`.
+        store: The name of the store; see `store_name`.
         stamp: Distinguishes a local store's file or folder from a different one that is later put
             at the same path; empty for a store on a server.
         rules: The settings that decide which memories get an entry.

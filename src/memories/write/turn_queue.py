@@ -62,8 +62,8 @@ class Drained(NamedTuple):
 def files_of(config: Config, namespace: str) -> tuple[Path, str]:
     """Return the folder for a namespace's files next to the store, and the prefix of their names.
 
-    The folder is the store's own if the store is a single file, and the home folder otherwise. A
-    server is identified by its address and by the database or collection, since the user and the
+    If the store is a single file, this is the file's folder; otherwise the home folder. A server
+    is identified by its address and by the database or collection, since the user and the
     password may change while entries are queued.
     """
     kind, file = config.store.partition("://")[0], local_path(config.store)
