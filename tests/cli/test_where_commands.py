@@ -223,7 +223,7 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
         == '"type=preference" is in use; to merge them: memory tags merge OLD type=preference'
     )
     same = memory("tags", "rename", "type=fact", "type=fact").error
-    assert same == '"type=fact" already has this name; give a different one'
+    assert same == '"type=fact" is both the old and the new name; give a different one'
     planned = memory("tags", "merge", "type=fact", "type=preference", "--dry-run").json
     assert planned["counts"] == {"tag": 2}
     done = memory("tags", "merge", "type=fact", "type=preference", "--where", "project = shop").json

@@ -320,7 +320,7 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
     values = memories.tags(key)
     is_used = value in values if equals else bool(values)
     if verb == "rename" and new in old:
-        raise InvalidInput(f'"{new}" already has this name; give a different one')
+        raise InvalidInput(f'"{new}" is both the old and the new name; give a different one')
     if verb == "rename" and is_used:
         raise InvalidInput(f'"{new}" is in use; to merge them: memory tags merge OLD {quote(new)}')
     return dict.fromkeys(old, new)

@@ -240,7 +240,7 @@ class LongTerm:
             return StoredFact(line["id"])
 
     def clear(self) -> bool:
-        """Delete the file, even if it can't be read; return whether there was one."""
+        """Delete the file, even if it can't be read; return whether it existed."""
         with self._lock, disk.locked(self.folder / f".{self.user_id}.lock"):
             self._unreadable = ""
             try:

@@ -140,7 +140,7 @@ class FileClaims:
 
     @contextlib.contextmanager
     def _access(self) -> Iterator[apsw.Connection]:
-        """Lock the connection. Its statements and transactions don't wait for the disk."""
+        """Yield the locked connection; its statements and transactions don't wait for the disk."""
         with self._lock, sqlite_errors(self._file):
             yield self._database
 

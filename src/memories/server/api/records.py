@@ -443,7 +443,7 @@ def _permit(who: Principal, request: _StoreRequest) -> None:
     for namespace in namespaces:
         who.require("read" if is_read else "admin", namespace)
     if request.method in _STEPS and "admin" not in who.grants.values():
-        raise Refused(403, "your token may not write records; that requires admin in any namespace")
+        raise Refused(403, "your token may not write records; that needs admin in some namespace")
 
 
 def _parse_request(method: str, data: bytes) -> _StoreRequest:

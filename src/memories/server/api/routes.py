@@ -1,6 +1,6 @@
 """Defines `Route`, the type of the API's routes, and reads, authorizes and answers requests.
 
-Each route calls one verb of `Memories`. Starlette's routes, the OpenAPI document and tests are
+Each route calls one method of `Memories`. Starlette's routes, the OpenAPI document and tests are
 generated from the tables named `ROUTES` in the modules that define routes.
 """
 

@@ -31,7 +31,7 @@ _PAGE = 30
 
 
 def home(memories: "Memories", request: PageRequest) -> View:
-    """Show search results or, without a query, everything by day, newest first."""
+    """Show search results or, without a query, memories and conversations by day."""
     view = show_results(memories, request) if request.text("q") else _timeline(memories, request)
     filters = {"narrowed": list(_narrowing(request))}
     day = _shown_day(memories, request, view.more.get("written"))

@@ -39,7 +39,7 @@ from memories.transfer.sources.sample import Sample, Source, below
 
 
 def locate_graph(home: Path) -> Iterable[Path]:  # noqa: ARG001 - it has no usual place
-    """Return the file that the server's environment variable names, if it is set."""
+    """Return the file that server-memory's environment variable names, if the variable is set."""
     file = os.environ.get("MEMORY_FILE_PATH")
     return (Path(file),) if file else ()
 
