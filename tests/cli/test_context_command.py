@@ -27,7 +27,7 @@ def filled(memory: Command) -> Command:
     return memory
 
 
-def test_a_context_has_its_parts_and_a_prompt(filled: Command) -> None:
+def test_a_context_contains_its_parts_and_a_prompt(filled: Command) -> None:
     shape = filled("context", "who keeps bees?", "--conversation", "c").json
     assert list(shape) == [
         *(

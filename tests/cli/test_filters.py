@@ -148,7 +148,9 @@ def filled(home: Path) -> Iterator[Memories]:
         yield memories
 
 
-def test_each_filter_finds_the_same_on_every_surface(filled: Memories, memory: Command) -> None:
+def test_each_filter_finds_the_same_results_on_every_surface(
+    filled: Memories, memory: Command
+) -> None:
     assert CASES.keys() == FILTERS.keys()
     config = load_config()
     from memories.server.app import Options, build

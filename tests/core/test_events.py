@@ -32,7 +32,7 @@ def test_an_event_is_one_line_of_figures(home: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_off_records_nothing_and_only_content_records_texts(home: Path) -> None:
+def test_the_setting_off_records_nothing_and_only_content_records_texts(home: Path) -> None:
     events.note(home, "search", setting="off", results=1)
     assert not home.exists()
     events.note(home, "search", content="what was asked")
@@ -53,7 +53,7 @@ def _write_many(home: Path, name: str) -> None:
         events.note(home, "search", agent=name, results=number, namespace="n" * 100)
 
 
-def test_no_line_of_concurrent_processes_is_split_or_lost_in_a_rotation(
+def test_no_line_by_concurrent_processes_is_split_or_lost_in_a_rotation(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 100_000)

@@ -440,7 +440,7 @@ def test_the_remote_may_be_in_an_included_file(tmp_path: Path) -> None:
     assert name_of(top) == "example.com/acme/shop"
 
 
-def test_a_submodule_is_a_project_of_its_own(tmp_path: Path) -> None:
+def test_a_submodule_is_its_own_project(tmp_path: Path) -> None:
     part = create_repository(tmp_path / "part")
     top = create_repository(tmp_path / "shop")
     git(top, "submodule", "add", "-q", str(part), "lib")

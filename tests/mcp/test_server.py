@@ -355,7 +355,7 @@ def test_a_create_names_an_older_memory_that_the_sessions_search_found(tmp_path:
         assert [similar["id"] for similar in answer["similar_to"]] == [short_id(old.id)]
 
 
-def test_hits_of_other_projects_name_them(tmp_path: Path) -> None:
+def test_hits_from_other_projects_name_the_project(tmp_path: Path) -> None:
     place = Place("shop", aliases=("the-shop",))
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
         for project in ("shop", "the-shop", "till"):
@@ -1058,7 +1058,7 @@ def test_a_search_uses_words_only_until_the_model_is_loaded(
     assert memories.status().without_vector_count == 0
 
 
-def test_a_search_uses_words_only_if_the_model_cannot_be_loaded_and_retries_it(
+def test_a_search_uses_words_only_and_retries_if_the_model_cannot_be_loaded(
     slow: tuple[Agent, Slow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, embedder = slow

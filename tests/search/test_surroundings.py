@@ -147,7 +147,7 @@ def test_consecutive_sessions_are_separate() -> None:
     assert around.session_coverage.tolist() == close_to(0.5, 0.5, 0.5, 0)
 
 
-def test_a_row_without_a_session_is_a_session_of_its_own() -> None:
+def test_a_row_without_a_session_is_its_own_session() -> None:
     around = measured(
         *(Row(at, "red" * (at == 1), at, 0.5, session=-1) for at in range(4)), terms=["red"]
     )

@@ -184,7 +184,7 @@ def test_items_are_returned_in_pages(store: BaseStore) -> None:
     assert keys([*pages[0], *pages[1]]) == {"k1", "k2", "k3", "k4"}
 
 
-def test_the_async_methods_return_the_same(store: BaseStore) -> None:
+def test_the_async_methods_return_the_same_results(store: BaseStore) -> None:
     async def use() -> Any:
         await store.aput(ANN, "k", {"content": "Ann climbs"})
         return await store.aget(ANN, "k"), await store.asearch(ANN), await store.alist_namespaces()

@@ -373,7 +373,7 @@ def test_a_failing_submitted_write_is_logged_and_fails_alone(
     assert noted == ["InvalidInput", "NotFound", "ok"]
 
 
-def test_a_write_whose_client_gives_up_is_still_done(
+def test_a_write_whose_client_gives_up_is_still_carried_out(
     memories: Memories, group_commit: GroupCommit
 ) -> None:
     """For example, a client gives up its request while the server stops."""

@@ -92,7 +92,7 @@ def test_coarse_scores_are_products_with_the_signs(dimension: int) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_vectors_get_the_same_codes_encoded_together_or_one_by_one(compact: bool) -> None:
+def test_vectors_get_the_same_codes_whether_encoded_together_or_one_by_one(compact: bool) -> None:
     """A batch of three is encoded vector by vector, a batch of four together."""
     quantizer = Quantizer(96, compact=compact)
     vectors = [unit(1, 96, seed=seed) for seed in range(4)]

@@ -32,7 +32,7 @@ from memories.stores.sqlite.store import SQLiteStore
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("dimension", [384, 256, 6, 7])
-def test_vectors_get_the_same_codes_added_together_or_one_by_one(
+def test_vectors_get_the_same_codes_whether_added_together_or_one_by_one(
     dimension: int, compact: bool
 ) -> None:
     quantizer = Quantizer(dimension, compact=compact)
@@ -127,7 +127,7 @@ def mixed(count: int) -> list[Record]:
 
 
 @pytest.mark.parametrize("compact", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_records_added_together_leave_the_same_bytes_as_one_by_one(
+def test_records_leave_the_same_bytes_whether_added_together_or_one_by_one(
     tmp_path: Path, compact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_vectors, "BLOCK_ROWS", 64)
