@@ -198,7 +198,7 @@ def _project() -> Path:
 
 
 def _environment(config: "Config", scope: str) -> dict[str, str]:
-    """Return those of this run's environment variables that the server's entry should contain.
+    """Return the environment variables of this run that belong in the server's entry.
 
     Hosts start servers with only a few variables. An entry in a project's files gets none of ours,
     since other people clone the project.

@@ -65,7 +65,7 @@ class _Write(NamedTuple):
         batch: The new memories, embedded.
         submitted: The operation whose event is recorded with the result; None if the caller
             records it.
-        size: Number of characters of text.
+        size: The number of characters of text.
         context: The context variables of the caller's thread.
         future: Resolves to the outcome for each draft.
     """

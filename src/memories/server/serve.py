@@ -144,7 +144,7 @@ class Process:
         }
 
     def fits(self) -> bool:
-        """Return whether the store is still the file that the first check found."""
+        """Return whether the store is still the same file as at the first check."""
         identity = _file_identity(self._file)
         if self._seen is None:
             self._seen = identity

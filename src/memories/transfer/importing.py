@@ -385,7 +385,9 @@ class _Importer:
         return accepted
 
     def _is_ours(self, owner: Ref) -> bool:
-        """Return whether a memory exists, or a conversation with turns that weren't imported."""
+        """Return whether `owner` is a stored memory, or a conversation with turns that weren't
+        imported.
+        """
         records = Filter(owner.collection, (owner.namespace,), state="any", group=owner.group)
         count = self._store.count(records)
         if owner.collection is Collection.MEMORY:

@@ -26,8 +26,8 @@ class ModuleSettings(NamedTuple):
         mode: `autonomous`: the agent decides when to use its memory, and its prompt includes the
             session block. `explicit`: the agent uses its memory only when the user asks, and its
             prompt doesn't include the block.
-        delay_seconds: Maximum time that a session waits for the session block, or for an event to
-            be written.
+        delay_seconds: The maximum time that a session waits for the session block, or for an event
+            to be written.
         block_tokens: The maximum number of tokens in the session block.
         max_tokens: The maximum number of tokens in a request; None for the provider's limit.
     """

@@ -1,5 +1,5 @@
-"""The chat's graph, and one turn through it. Importing this loads LangGraph and the model's
-classes: 1.5 seconds.
+"""The chat's graph, and one turn through it. Importing this module takes 1.5 seconds, because it
+loads LangGraph and the model's classes.
 
 The steps of a turn are written to the session one by one, but the turn counts only when it is
 complete. An interrupted turn is finished at the next start; a failed or stopped turn is dropped. So

@@ -187,8 +187,8 @@ class LongTerm:
         self._unreadable = ""
 
     def all(self) -> list[Fact]:
-        """Return the facts, oldest first; none if the file is missing or can't be read, which is
-        logged once.
+        """Return the facts, oldest first; none if the file is missing or can't be read. An
+        unreadable file is logged once.
         """
         if self._unreadable:
             return []

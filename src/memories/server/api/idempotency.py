@@ -305,7 +305,7 @@ class Once:
 
     @contextlib.contextmanager
     def begin(self, key: str, sender: str, request: Any, *, sync: bool) -> Iterator[Keyed]:
-        """Begin a write, and record how it ended when the context ends.
+        """Begin a write; when the context ends, record how the write ended.
 
         Args:
             key: The idempotency key of the request.

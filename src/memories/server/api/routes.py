@@ -349,8 +349,8 @@ async def _process_request(route: Route, request: Request) -> Response:
 
 
 async def _await_later(server: ServerState, submit: Callable[[], Later]) -> Answer:
-    """Call `submit` in a thread; return the response to its result. The event loop is woken only
-    once, when the result is there.
+    """Call `submit` in a thread, wait for its result, and return the response. The event loop is
+    woken only once, when the result is there.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Later] = loop.create_future()

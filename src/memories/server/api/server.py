@@ -175,8 +175,8 @@ class ServerState:
 
     Attributes:
         limits: The maximum number of concurrent requests of each kind, except streams.
-        group_commit: The queue for new memories; None to store each request's memories in their own
-            transaction.
+        group_commit: The queue for new memories; None to store each request's memories in a
+            separate transaction.
         preparers: The threads that prepare submitted drafts.
         closing: Set when streams must end.
         once: The idempotency keys that have been used.

@@ -24,7 +24,7 @@ class Past(NamedTuple):
 
     Attributes:
         moment: The time; for a day, its last millisecond.
-        name: How the page shows it: the day, or a time to the second.
+        name: How the page shows the time: as a day, or to the second.
         is_over: Whether the time is past; False for today and for a day in the future.
     """
 

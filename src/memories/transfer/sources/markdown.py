@@ -215,7 +215,7 @@ def _find_level(token: "Token", source: str) -> int:
 
 
 def _blocks(tokens: "Sequence[Token]") -> "Iterator[Token]":
-    """Yield the outermost blocks, but the items of a list instead of the list itself."""
+    """Yield the outermost blocks; for a list, yield its items instead."""
     lists = ("bullet_list_open", "ordered_list_open")
     for token in tokens:
         is_item = token.level == 1 and token.type == "list_item_open"
