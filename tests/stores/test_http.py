@@ -308,7 +308,7 @@ def _record(ref: Any = _REF, text: Any = "text", **others: Any) -> Any:
 @pytest.mark.parametrize(
     ("method", "arguments", "named", "said"),
     [
-        ("scan", [_ANN], {}, "scan missing a required argument: 'limit'"),
+        ("scan", [_ANN], {}, "scan: missing a required argument: 'limit'"),
         ("scan", [_ANN], {"limit": 1, "more": 2}, "unexpected keyword argument 'more'"),
         ("scan", [_ANN, 5], {"limit": 1}, "too many positional arguments"),
         ("scan", [_ANN], {"limit": "5"}, "limit of the store's method scan"),
