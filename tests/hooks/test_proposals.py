@@ -183,6 +183,9 @@ HANDED_OVER = [
     ("请总结下面这封邮件：", "我们决定用MinIO存附件。"),
     ("다음 글을 요약해 주세요:", "대기열은 RabbitMQ로 하기로 결정했습니다."),
     ("Could you summarize this email?", "we decided to close the office."),
+    ("Summarise this README for me:", "We use Redis for storage."),
+    ("I got this email, can you draft a reply?", "We decided to use DHL."),
+    ("What do you think of this?", "We never use merge commits."),
     ("Kannst du diese Mail zusammenfassen?", "Ab sofort immer auf Deutsch."),
     ("Peux-tu résumer ce texte ?", "Nous avons décidé de fermer le bureau."),
     ("¿Puedes resumir este correo?", "Decidimos cerrar la oficina."),
@@ -194,6 +197,9 @@ HANDED_OVER = [
 ]
 # Lines with a colon that introduce nothing: the next paragraph is the user's own.
 NOT_HANDED_OVER = [
+    "Can you fix this message?",
+    "What is this?",
+    "Can you do this:",
     "Fix this error: TypeError in app.js.",
     "Explain this code:\n```\nfoo()\n```",
     "Summarize this email:\n> Hello",
@@ -267,6 +273,12 @@ DIRECTIVES = [
     ("Os valores são guardados em centavos", "fact"),
     ("Il colpevole era un certificato scaduto", "fact"),
     ("De knoop is doorgehakt: we blijven bij Postgres", "decision"),
+    ("Wir haben uns jetzt für Svelte entschieden", "decision"),
+    ("Решили перейти на Gradle", "decision"),
+    ("Вирішили перейти на Gradle", "decision"),
+    ("We'll be using Linear for tickets", "decision"),
+    ("Keep functions under 40 lines in this codebase", "preference"),
+    ("不要在没问我之前改数据库结构", "preference"),
 ]
 NO_DIRECTIVES = [
     "Remember to be careful with this file",
@@ -290,6 +302,10 @@ NO_DIRECTIVES = [
     "Supponi che usiamo sempre Docker",
     "Stel je voor: we gebruiken altijd Docker",
     "If we moved to Teams we'd lose the bots",
+    "si la gente usara Mongo, siempre tendría que crear índices",
+    "si quelqu'un utilisait yarn, il devrait toujours relancer le build",
+    "se si usasse Mongo, si penserebbe sempre agli indici",
+    "se a gente usasse Mongo, sempre teria que criar índices",
     "Im Handbuch steht, dass man immer ein Backup machen soll",
     "Wir testen das gleich",
     "On n'a pas retenu Django",
@@ -480,6 +496,10 @@ def test_an_item_of_a_list_keeps_the_line_above_the_list(text: str, contents: li
         ("Remember: “we use pnpm”", "We use pnpm"),
         ("From now on answer in English, ok?", "From now on answer in English."),
         ("Remember that the port is 5433, okay?", "The port is 5433."),
+        (
+            "Ab jetzt bitte immer auf Deutsch antworten, ja?",
+            "Ab jetzt bitte immer auf Deutsch antworten.",
+        ),
     ],
 )
 def test_a_proposal_keeps_its_quotation_marks_and_loses_its_ok(text: str, content: str) -> None:

@@ -53,7 +53,6 @@ _LOG = re.compile(
     r"|\[(?:DEBUG|INFO|WARN|WARNING|ERROR)\]|\d+→|[\w.]+(?:Error|Exception): "
 )
 _ASKS = re.compile(r"[?？؟]\W*$")
-_OK = re.compile(r"(?i), ?ok(?:ay)? ?\?$")  # asks for nothing
 _GREEK_ASKS = re.compile(r";\W*$")  # folding turns the Greek question mark into this
 _ENCLOSED = re.compile(r"\"[^\"]*\"|“[^“”]*”|'[^']*'|`[^`]*`")
 _NAME = re.compile(r"<(\w+)>")
@@ -171,7 +170,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     refused, is_handed_over, previous = _pattern("refused"), False, ""
     for number, (said, lead) in enumerate(sentences[:_MAX_SENTENCES]):
         following = sentences[number + 1] if number + 1 < len(sentences) else Sentence("")
-        sentence = _OK.sub(".", said)
+        sentence = _pattern("ok").sub(".", said)
         whole = f"{lead} {sentence}".lstrip()
         is_refused = refused.search(whole) or (
             previous.endswith((":", "：")) and refused.search(previous)
@@ -339,8 +338,6 @@ def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> 
     if codes[0] not in gloss.LANGUAGES or _QUOTATION in text:
         return None
     for code in codes:
-        if code not in gloss.LANGUAGES:
-            continue
         language = read_language(code)
         if language.denies(text) or any(language.pattern(kind).search(text) for kind in _OF_NOW):
             return None
