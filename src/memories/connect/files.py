@@ -230,7 +230,7 @@ def load_receipts(folder: Path) -> list[Receipt]:
     file = folder / REGISTER
     try:
         rows = json.loads(read_file(file))["connected"]
-        return [_receipt(row) for row in rows]
+        return list(map(_receipt, rows))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:

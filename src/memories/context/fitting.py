@@ -168,8 +168,7 @@ class Fitter:
         last turns are left out.
         """
         max_length = max_passage(room)
-        addresses = {address_of(turn) for turn in history}
-        days = {_day(turn) for turn in history}
+        addresses, days = set(map(address_of, history)), set(map(_day, history))
         fitting: list[HistoryTurn] = []
         is_squeezed = False
         for turn in turns:

@@ -426,11 +426,11 @@ def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
     if not links:
         return True
     last = links[-1]
-    sizes = [len(items) for items in last.changes]
+    sizes = list(map(len, last.changes))
     same_time = chain_of(into)._replace(since=last.at, until=last.at)
     for record in store.scan(same_time, limit=_MAX_ENTRIES):
         other = link_of(record)
-        other_sizes = [len(items) for items in other.changes]
+        other_sizes = list(map(len, other.changes))
         if (other.at, other.actor, other_sizes) == (last.at, last.actor, sizes):
             return True
     return False

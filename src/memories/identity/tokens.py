@@ -142,7 +142,7 @@ def read(home: Path) -> list[Token]:
         if doubt := others_may_write(file):
             raise ConfigError(f"{file} {doubt}")
         rows = json.loads(read_file(file))["tokens"]
-        return [_parse(row) for row in rows]
+        return list(map(_parse, rows))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as exc:

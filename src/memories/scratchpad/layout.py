@@ -114,7 +114,7 @@ def render(pad: Pad) -> str:
         "held": " ".join(entry.id for entry in pad.entries),
     }
     rows = [f"{name}: {_render_value(value)}\n" for name, value in head.items()]
-    entries = [_render_entry(entry) for entry in pad.entries]
+    entries = map(_render_entry, pad.entries)
     intro = _HEAD.format(namespace=pad.namespace)
     return seal("".join([intro, *rows, "memories:\n", *entries]))
 
