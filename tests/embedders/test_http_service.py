@@ -847,7 +847,7 @@ def test_texts_cross_no_network_unencrypted() -> None:
         ("https://exa mple.org", "not the URL of a service"),
         ("https://example.org:port/", "is not a URL"),
         ("https://[::1", "is not a URL"),
-        (f"https://user:{KEY}@example.org", "contains a name or a password"),
+        (f"https://user:{KEY}@example.org", "contains a user name or a password"),
     ],
 )
 def test_an_invalid_address_is_refused_without_quoting_its_password(url: str, message: str) -> None:

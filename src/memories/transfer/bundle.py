@@ -351,7 +351,7 @@ def _parse(file: Path) -> tuple[dict[str, Any], str]:
     import yaml
 
     if file.stat().st_size > _MAX_FILE_BYTES:
-        raise InvalidInput(f"{shown(file.name)} is larger than any memory")
+        raise InvalidInput(f"{shown(file.name)} is larger than any memory can be")
     try:
         content = file.read_bytes().decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:

@@ -288,7 +288,7 @@ def _url(text: str, provider: Provider, config: Config) -> SplitResult:
         ) from None
     if url.username is not None or url.password is not None:
         raise ConfigError(
-            "EMBEDDER_URL contains a name or a password; remove it, and set EMBEDDER_API_KEY"
+            "EMBEDDER_URL contains a user name or a password; remove it, and set EMBEDDER_API_KEY"
         )
     is_clean = text.isascii() and " " not in text
     if url.scheme not in ("http", "https") or not url.hostname or not is_clean:

@@ -87,7 +87,7 @@ def add(call: Call) -> Answer:
     """Append turns to a conversation."""
     turns = call.arguments["turns"]
     if not 1 <= len(turns) <= MAX_TURNS:
-        raise InvalidInput(f"turns must contain 1 to {MAX_TURNS} objects; it contains {len(turns)}")
+        raise InvalidInput(f"turns must contain 1 to {MAX_TURNS} objects, not {len(turns)}")
     now = datetime.now(UTC)
     drafts: list[TurnDraft] = []
     for number, turn in enumerate(turns):

@@ -236,9 +236,7 @@ def create_many(call: Call) -> Answer:
     """
     drafts = [Draft(**arguments) for arguments in call.arguments["memories"]]
     if not 1 <= len(drafts) <= MAX_BATCH:
-        raise InvalidInput(
-            f"memories must contain 1 to {MAX_BATCH} objects; it contains {len(drafts)}"
-        )
+        raise InvalidInput(f"memories must contain 1 to {MAX_BATCH} objects, not {len(drafts)}")
     force, redact = call.arguments.get("force", False), call.arguments.get("redact", True)
     results: list[dict[str, Any]] = []
     size = BATCH if force else BATCH_COMPARED
