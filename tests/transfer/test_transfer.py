@@ -959,8 +959,7 @@ def test_a_record_forgotten_between_two_migrations_is_refused(
     full.remove([ref])
     with pytest.raises(
         RequestError,
-        match=f"memory {ref.group} .* was copied and then forgotten here or moved to another "
-        "namespace, forget it",
+        match=f"memory {ref.group} .* forgot or moved the record after it was copied, forget it",
     ):
         migrate(full, copy, FakeEmbedder(), progress=quiet)
     copy.remove([ref])
