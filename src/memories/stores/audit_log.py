@@ -1,4 +1,4 @@
-"""The audit log as records: a hash chain of entries for each namespace. Pure functions.
+"""Pure functions for the audit log: a hash chain of entries for each namespace.
 
 An entry is a record in the collection `log`, in the group `CHAIN`, at the position after the
 previous entry. Its text is a JSON array: number, actor, changes and hash. In the first entry of a

@@ -31,7 +31,7 @@ _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
 def _remote(method: str) -> Any:
-    """Return a method that calls the same method of the server's store."""
+    """Return the method with this name, which calls the server's store."""
 
     def call(store: "HttpStore", *arguments: Any, **named: Any) -> Any:
         return store._ask(method, *arguments, **named)

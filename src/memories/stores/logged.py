@@ -68,9 +68,9 @@ class LoggedStore(StoreWrapper):
     a crash, the log may contain a removal that didn't happen, but never lacks one that did.
 
     Attributes:
-        on_change: Called with the changes of each transaction after its commit, and with the
-            records to remove before they are removed. For a transaction that is part of another
-            one, see `collect_reports`.
+        on_change: Called after each commit, with the transaction's changes, and before each
+            removal, with the records to remove. For a transaction that is part of another one, see
+            `collect_reports`.
         find_copies: Returns the files that may still contain removed records, such as backups.
     """
 
@@ -359,7 +359,7 @@ def append_as_stamped(store: "Store", records: Sequence[Record]) -> None:
 
 @contextlib.contextmanager
 def buffered_transaction(store: "Store") -> "Iterator[Store]":
-    """Run a store transaction; yield the store to use inside it.
+    """Begin a transaction, and yield the store to use inside it.
 
     That store buffers appended records, and adds them all at once: at the end, or before a read or
     a patch.

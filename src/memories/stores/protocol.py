@@ -425,7 +425,7 @@ UNSURE = "the content may or may not have been forgotten"
 
 @contextlib.contextmanager
 def once_erased(state: str = GONE) -> Iterator[None]:
-    """Raise an error inside the context again as `ErasureUnfinished`."""
+    """Turn a `StoreError` inside the context into `ErasureUnfinished`."""
     try:
         yield
     except ErasureUnfinished:

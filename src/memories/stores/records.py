@@ -184,8 +184,8 @@ class TurnQuery(NamedTuple):
         vector: Shape (dimension,), unit length; None to search by words only.
         terms: See `Store.candidates`.
         k: How many results to find by vector, and how many by words.
-        days: The time spans that the query mentions, each as its first and last moment. They are
-            already a few days wider, since people may mention an event before or after it happens.
+        days: The time spans that the query mentions, each as its first and last moment. They were
+            widened by a few days, since people may mention an event before or after it happens.
     """
 
     vector: "NDArray[np.float32] | None"

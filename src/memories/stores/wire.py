@@ -1,6 +1,6 @@
 """Converts the store protocol's values to and from JSON, for the HTTP store and its server.
 
-JSON can create only values of the types that are named here.
+Only values of the types that are named here can be created from JSON.
 """
 
 import functools

@@ -143,7 +143,7 @@ def score(
 
 
 def rarity(documents: int, holders: int) -> float:
-    """Return the inverse document frequency of a term that `holders` of all documents contain.
+    """Return the inverse document frequency of a term that `holders` of the documents contain.
 
     As in Lucene, adding one keeps the result above 0 even for a term that most documents contain.
     """

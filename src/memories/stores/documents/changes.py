@@ -1,4 +1,4 @@
-"""Writes a transaction's changes to a document server, under a lock for writers."""
+"""Writes a transaction's changes to a document server, while holding the writer lock."""
 
 import contextlib
 import hashlib
@@ -112,7 +112,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # damaged, so all pending writes are new
+        except (ValueError, TypeError, AttributeError):  # damaged; all pending writes count as new
             return {}
 
 

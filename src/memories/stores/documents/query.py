@@ -182,7 +182,7 @@ def ref_at(where: Filter, address: Address) -> Ref:
 
 
 def check(view: Overlay, space: str) -> Iterator[Finding]:
-    """Yield problems; see `Store.check`.
+    """Yield the store's problems; see `Store.check`.
 
     Args:
         view: Reads the server.

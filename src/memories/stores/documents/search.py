@@ -245,7 +245,7 @@ class Search:
         """Return how many records contain each of the very common words.
 
         Searches skip these words: so many records contain them that they say little about any one
-        record. If all words are very common, the result lacks the rarest, so that it is searched.
+        record. If all words are very common, the result lacks the rarest, so it isn't skipped.
         """
         if self._total <= _ALL_TERMS:
             return {}

@@ -102,7 +102,7 @@ class Spaces:
             self._driver.set_missing_state({"schema": str(SCHEMA)})
 
     def ensure_space(self) -> str:
-        """Return the id of the space in use; if none is, begin to use the store's own space."""
+        """Return the id of the space in use; in a store without vectors, set it first."""
         return self._checked_id(self._select_space(require_space(self._space)))
 
     def _select_space(self, space: Space) -> Mapping[str, str]:

@@ -475,7 +475,7 @@ class _Fold:
         elif event.op != CREATE:
             self._change(event, address)
         elif event.record.ended_at is not None and self.records[address].ended_at is None:
-            # Two lines create this record, and only in this one it has ended.
+            # Two lines create this record; it has ended only in this one.
             self._put(address, event.record._replace(ref=self.records[address].ref))
 
     def _create(self, event_id: str, record: Record) -> None:

@@ -63,8 +63,8 @@ _log = logging.getLogger(__name__)
 
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# The lock is taken before the snapshot: if a table is replaced with a copy in between, a snapshot
-# from before that sees no rows in the copy.
+# The lock is taken before the snapshot. Otherwise a table could be replaced with a copy in between,
+# and the snapshot would see no rows in the copy.
 _READ_STORE = f"LOCK TABLE ONLY record IN ACCESS SHARE MODE; {READ_META}"
 # The function in the server that sends a warning if waiting for a replica was canceled.
 _REPLICA_WAIT = "SyncRepWaitForLSN"

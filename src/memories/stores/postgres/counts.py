@@ -231,7 +231,7 @@ _OF_NO_RECORD = (
 
 
 def check(db: Transaction, *, deep: bool) -> Iterator[Finding]:
-    """Yield problems; see `Store.check`."""
+    """Yield the store's problems; see `Store.check`."""
     for (name,) in db.rows(_INVALID):
         yield Finding(
             f"the index {name} is not valid, so searches don't use it", _FIX, derived=True

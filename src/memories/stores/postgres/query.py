@@ -118,10 +118,7 @@ class Transaction:
                 copy.write_row(row)
 
     def lock(self, namespaces: Iterable[str], *, whole: bool = False) -> None:
-        """Exclude other writers until the transaction ends.
-
-        These are the writers of some namespaces or, if `whole`, all writers.
-        """
+        """From now on, exclude other writers of these namespaces, or of the entire store."""
         if whole:
             self._take(self._lock_key())
         new = frozenset(namespaces) - self._locked

@@ -50,7 +50,7 @@ class PayloadIndex:
         return len(self.names)
 
     def put(self, point_id: str, payload: Mapping[str, Any]) -> None:
-        """Set a point's payload."""
+        """Add a point to the index, or replace its payload there."""
         self.drop(point_id)
         self.names[point_id] = payload.get(self._name)
         values: dict[str, list[Any]] = {}

@@ -188,7 +188,7 @@ def copy_in(source: Path, target: Path) -> int:
 
 
 def refuse_logs(source: Path, path: Path) -> None:
-    """Refuse to restore a database if its own log is next to the store, or it has a wrong one.
+    """Refuse a database that is next to another file's log, or whose own log is next to the store.
 
     Args:
         source: The database to restore.
@@ -221,7 +221,7 @@ def refuse_logs(source: Path, path: Path) -> None:
 def occupied_error(path: Path) -> RequestError:
     """Return the error for a restore without `--replace` to the path of an existing store."""
     return RequestError(
-        f"there is a store at {path}; to rename it and restore this one in its place, add --replace"
+        f"there is a store at {path}; to rename it and put the backup in its place, add --replace"
     )
 
 

@@ -196,7 +196,7 @@ def _is_of(part: DerivedPart, message: str) -> bool:
 def _read_records(
     db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
 ) -> Iterator[dict[int, Any]]:
-    """Yield pages of records by their `seq`, in this order; a damaged record is None."""
+    """Yield pages of records by `seq`, in ascending order; a damaged record is None."""
     sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
     after = -(2**62)
     while rows := fetch(db, sql, (after, *values, _PAGE)):
@@ -298,7 +298,7 @@ def _find_unusable_words(inspection: Inspection, check: str | None = None) -> It
 
 
 def _check_rows_of_words(inspection: Inspection) -> Iterator[Finding]:
-    """Yield findings about wrong word counts, and records whose row in the word index is wrong."""
+    """Yield findings about wrong rows in the word index, and about wrong word counts."""
     for finding in _find_unusable_words(inspection, "quick_check"):
         inspection.has_bad_words = True
         yield finding

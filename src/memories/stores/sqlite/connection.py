@@ -543,7 +543,7 @@ class SQLiteFile:
         return next_state(state, forked=is_restored)
 
     def _note_commit(self, side: int, state: StoreState) -> None:
-        """Write a note about an acknowledged commit, by which a loss of the commit is noticed."""
+        """Write a note about an acknowledged commit, so that a loss of the commit is noticed."""
         with contextlib.suppress(OSError, apsw.Error):  # the commit itself succeeded
             status = self.path.stat()
             side_inode = os.fstat(side).st_ino

@@ -413,8 +413,8 @@ _NETWORK = frozenset(
     "quobyte davfs davfs2 moosefs acfs vxfs_cluster dlmfs 9p virtiofs vboxsf prl_fs "
     "prl_fs_freeze vmhgfs hgfs drvfs osxfs fakeowner macfuse osxfuse".split()
 )
-# Most FUSE file systems are network or cloud drives, and new ones appear every year. So only these,
-# which are local, are accepted.
+# Most FUSE file systems are network or cloud drives, and new ones appear every year. So only these
+# local ones are accepted.
 _LOCAL_FUSE = frozenset(
     "fuse-overlayfs overlayfs-fuse unionfs unionfs-fuse mergerfs mhddfs aufs bindfs encfs "
     "gocryptfs cryfs securefs ecryptfs veracrypt dislocker ntfs ntfs-3g exfat exfat-fuse ext2 "

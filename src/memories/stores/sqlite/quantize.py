@@ -36,9 +36,9 @@ _WORDS_OF_A_BYTE = 3  # the number of set bits in up to three 64-bit words fits 
 class Quantizer:
     """Codes and scores for vectors that all have the same dimension.
 
-    A code is a float32 scale followed by one signed byte per dimension. A compact code has the
-    number of a level, 5 bits, instead of each byte: the highest bits of all dimensions come first,
-    then the next bits, and so on. Each of these five groups is padded to whole bytes. A bit code
+    A code is a float32 scale followed by one signed byte per dimension. In a compact code, the
+    5-bit number of a level replaces each byte: the highest bits of all dimensions come first, then
+    the next bits, and so on. Each of these five groups is padded to whole bytes. A bit code
     has one sign bit per dimension, and is padded with zeros to whole 64-bit words.
     """
 

@@ -181,7 +181,7 @@ class SQLiteStore:
             # The caches contain no access counts, so they stay valid.
             ignore_changes(db, db.total_changes() - before)
         except CommitsMissing:
-            return False  # reads still work, and writes and the status report the loss
+            return False  # reads still work; the next write or status reports the loss
         except StoreDamaged:
             raise
         except (StoreError, PermissionError):

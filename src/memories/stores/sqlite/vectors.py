@@ -430,8 +430,8 @@ class VectorIndex:
         """Return the windows that aren't in a block yet; those in a valid cache aren't read again.
 
         A cached window's record may have been removed in the meantime; a caller that reads the
-        codes finds none for it. A transaction that may write neither uses nor fills the cache,
-        because its changes may be rolled back, and each `seq` used again.
+        codes finds none for it. A transaction that may write neither uses nor fills the cache: its
+        changes may be rolled back, and other records may then get the same `seq`.
         """
         is_writing = may_write(db)
         epoch = fetch_value(db, "SELECT value FROM meta WHERE name = ?", (self._epoch_name,))

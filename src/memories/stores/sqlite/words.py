@@ -61,9 +61,9 @@ Scores = dict[int, float]
 class Postings:
     """Cache for one store file: how many records contain a term, and how many tokens a record has.
 
-    The first are valid until any connection commits. A record's number of tokens is always valid,
-    except after a repair. A transaction that may write doesn't fill the cache, because its changes
-    may be rolled back.
+    Counts of records are valid until any connection commits. A record's number of tokens never
+    changes, except by a repair. A transaction that may write doesn't fill the cache, because its
+    changes may be rolled back.
     """
 
     def __init__(self) -> None:
@@ -277,7 +277,7 @@ def _has_words(
     if len(tokens) != count:
         return False
     sql = f"SELECT 1 FROM {table} WHERE {table} MATCH ? AND rowid = ?"
-    # Each phrase is looked up only once: finding one that a text repeats takes long in a long text.
+    # Each phrase is looked up only once: the time to find a repeated one grows with the text.
     phrases = set(map(" ".join, by_count(tokens, _PHRASE_TOKENS)))
     return all(fetch(db, sql, (f'"{phrase}"', seq)) for phrase in phrases)
 
