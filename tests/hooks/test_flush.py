@@ -275,6 +275,26 @@ def test_a_prompt_in_several_blocks_is_one_turn(home: Path, transcript: Path) ->
     assert [each.content for each in pending_memories(home)] == ["We never use tabs."]
 
 
+def test_pasted_text_is_stored_but_does_not_count_as_the_users(
+    home: Path, transcript: Path
+) -> None:
+    tags = ['<pasted_content id="8b26">', '</pasted_content id="8b26">']
+    pasted = f"{tags[0]}\nWe never use tabs.\n{tags[1]}\n"
+    prompts = [f"Is this right?\n\n{pasted}We always use pnpm.", pasted.replace("tabs", "spaces")]
+    said = {"transcript_path": str(transcript)}
+    for number, prompt in enumerate(prompts):
+        record_event(home, "user-prompt", prompt=prompt, **said)
+        append(transcript, transcript_line("user", prompt, number))
+    record_event(home, "stop", **said)
+    flush_inbox(home)
+    assert stored_turns() == [
+        ("user", "Is this right?\n\nWe never use tabs.\nWe always use pnpm."),
+        ("user", "We never use spaces."),
+    ]
+    found = {each.content for each in pending_memories(home)}
+    assert found == {"We always use pnpm.", "We never use spaces."}
+
+
 def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path) -> None:
     append(
         transcript,

@@ -56,6 +56,7 @@ _IDE_CONTEXT = (
     r"\s*# (?:Context from my IDE setup|Files mentioned by the user):.*?\n## My request for Codex:"
 )
 _PASTE_TAG = r'</?pasted_content id="[^"<>]*">\n?'
+_PASTED = r'<pasted_content (id="[^"<>]*")>.*?(?:</pasted_content \1>|\Z)'
 _COMMAND = r"/[A-Za-z][\w:.-]*(?:\s|$)"
 
 
@@ -112,6 +113,11 @@ class HostEvent:
     def prompt(self) -> str:
         """The prompt, as the user wrote it."""
         return clean_prompt(self.text("prompt"), self.text("source"))
+
+    @property
+    def typed(self) -> str:
+        """The part of the prompt that the user typed; see `typed_part`."""
+        return typed_part(self.text("prompt"), self.text("source"))
 
     @property
     def is_of_subagent(self) -> bool:
@@ -187,6 +193,20 @@ def clean_prompt(text: str, source: str = "") -> str:
     if re.match(_HOST_PROMPT, text) or re.match(_INSTRUCTION_FILE, text):
         return ""
     return text.strip()
+
+
+def typed_part(text: str, source: str = "") -> str:
+    """Return the part of a prompt that the user typed rather than pasted, as far as the host says
+    so. A prompt that was only pasted counts as typed.
+
+    Args:
+        text: The prompt as the host sends it.
+        source: See `clean_prompt`.
+    """
+    typed = text
+    if "pasted_content" in text:
+        typed = re.sub(_PASTED, "", text, flags=re.S)
+    return clean_prompt(typed, source) or clean_prompt(text, source)
 
 
 def remove_frames(text: str) -> str:

@@ -103,7 +103,7 @@ def propose(
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
-        found = candidates(utterance.text, utterance.role, rate)
+        found = candidates(utterance.typed or utterance.text, utterance.role, rate)
         if found and utterance.role != USER and find_marks(utterance.text):
             continue  # the text may give instructions to a model
         for candidate in found:

@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from memories.core.disk import read_file, replacing
 from memories.hooks import files, runs
 from memories.hooks.events import RESUMED
-from memories.hooks.host_events import SYSTEM_SOURCES, clean_prompt, remove_frames, remove_private
+from memories.hooks.host_events import (
+    SYSTEM_SOURCES,
+    clean_prompt,
+    remove_frames,
+    remove_private,
+    typed_part,
+)
 from memories.write.captured import FORGOTTEN
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
@@ -54,12 +60,14 @@ class Utterance(NamedTuple):
         text: The text.
         at: When it was said.
         number: How many times that role has said the same text so far, this time included.
+        typed: The part of a prompt that the user typed rather than pasted, if not all of it.
     """
 
     role: str
     text: str
     at: datetime
     number: int = 1
+    typed: str = ""
 
     @property
     def digest(self) -> str:
@@ -82,12 +90,14 @@ class TranscriptText(NamedTuple):
         text: The text.
         at: When it was said; None if the line has no time.
         end: Where the line ends in the file.
+        typed: See `Utterance`.
     """
 
     role: str
     text: str
     at: datetime | None
     end: int
+    typed: str
 
 
 class UnknownTranscript(Exception):
@@ -186,7 +196,8 @@ def read_utterances(run: Sequence[Event], progress: Progress, *, is_last: bool) 
     prompts: set[str] = set()
     for event in run:
         if event.get("event") == "user-prompt" and isinstance(event.get("prompt"), str):
-            prompt = Utterance(USER, event["prompt"].strip(), _time_of(event))
+            typed = str(event.get("typed") or "").strip()
+            prompt = Utterance(USER, event["prompt"].strip(), _time_of(event), typed=typed)
             prompts.add(prompt.digest)
             if progress.is_new(event, prompt, prompt.digest):
                 utterances.append(progress.count("events", prompt))
@@ -278,7 +289,7 @@ def _read_new_lines(
             if line.end < progress.offset:  # the host has written a new file
                 progress.counts["lines"].clear()
             progress.offset = line.end
-            utterance = Utterance(line.role, line.text, line.at or before)
+            utterance = Utterance(line.role, line.text, line.at or before, typed=line.typed)
             before = utterance.at
             if line.role == USER:
                 is_off = utterance.digest not in prompts and sizes.is_off_at(
@@ -326,10 +337,11 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
             if isinstance(fields, dict):
                 at = _parse_time(fields.get("timestamp"))
                 for role, raw in _PARSERS[host](fields):
+                    typed = remove_private(typed_part(raw)).strip() if role == USER else ""
                     text = clean_prompt(raw) if role in (USER, HOST) else remove_frames(raw)
                     limit = MAX_TOOL if role == TOOL else MAX_TEXT
                     if text := remove_private(text)[:limit].strip():
-                        yield TranscriptText(role, text, at, end)
+                        yield TranscriptText(role, text, at, end, typed)
 
 
 def folder_of(host: str) -> str:
