@@ -31,7 +31,7 @@ def count(room: rows.Room, row: str, measure: str = "") -> tuple[float, int]:
     return sum(case.value for case in cases), sum(case.out_of for case in cases)
 
 
-def test_every_write_of_eight_sessions_is_counted(room: rows.Room) -> None:
+def test_every_write_by_eight_sessions_is_counted(room: rows.Room) -> None:
     assert count(room, "writes", "acknowledged") == (200, 200)
     assert count(room, "writes", "kept") == (200, 200)
 

@@ -674,7 +674,7 @@ def test_a_folder_that_a_first_disconnect_missed_can_still_be_restored(
     assert everything(tmp_path / "moved") == before
 
 
-def test_connecting_with_other_options_can_still_be_undone_to_the_byte(
+def test_connecting_with_other_options_can_still_be_undone_byte_for_byte(
     memory: Command, user: Path
 ) -> None:
     before = write_mine(user, "claude-code")

@@ -79,7 +79,7 @@ def test_another_writer_gets_at_most_three_places() -> None:
     assert len(admit_memories(found, Admission(per_writer=None), 8).documents) == 8
 
 
-def test_each_other_writer_has_its_own_places() -> None:
+def test_other_writers_each_have_their_own_places() -> None:
     found = [memory(f"{by}{number}", by, own=False) for number in range(4) for by in "xyz"]
     assert ids(admit_memories(found, DEFAULT, 8).documents) == "x0 y0 z0 x1 y1 z1 x2 y2"
 

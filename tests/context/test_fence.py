@@ -88,7 +88,7 @@ def test_other_brackets_stay_readable(text: str) -> None:
     assert line({"text": text}) == json.dumps({"text": text}, separators=(",", ":"))
 
 
-def test_letters_of_every_script_and_symbols_stay_readable() -> None:
+def test_symbols_and_letters_of_every_script_stay_readable() -> None:
     text = "Zo\u00eb \u8336 \u0447\u0430\u0439 \u0645\u0631\u062d\u0628\u0627 \u0939\u093f \U0001f41d \u2014 \u00ab\u00bb"
     assert line({"text": text}) == f'{{"text":"{text}"}}'
 

@@ -790,7 +790,7 @@ def test_a_missing_key_is_reported_before_anything_is_sent(tmp_path: Path) -> No
         assert not isinstance(caught.value, EmbedderUnavailable)
 
 
-def test_a_key_is_not_sent_to_a_url_from_a_dotenv_file_of_the_folder(
+def test_a_key_is_not_sent_to_a_url_from_the_folders_dotenv_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
@@ -1161,7 +1161,7 @@ def test_with_the_fallback_there_is_one_attempt_of_three_seconds(server: Server)
         assert patience == Patience(1, 1, tries)
 
 
-def test_a_failure_stops_callers_with_about_the_same_time_limit(tmp_path: Path) -> None:
+def test_a_failure_also_stops_callers_with_a_similar_time_limit(tmp_path: Path) -> None:
     now = [1_000.0]
     rest = Rest(tmp_path, "service", lambda: now[0])
     rest.begin("too late for a hook", 0.25, 0)

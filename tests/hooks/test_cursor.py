@@ -373,7 +373,7 @@ def test_a_hook_run_by_claude_code_answers_in_its_own_format(
     assert answer.keys() == {"hookSpecificOutput"}
 
 
-def test_a_workspace_can_be_off_from_any_working_folder_of_the_hook(
+def test_a_workspace_can_be_switched_off_whatever_the_hooks_working_folder(
     forked: Forked, run: Run, root: Path, home: Path, folder: Path
 ) -> None:
     remember()

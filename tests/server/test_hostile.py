@@ -306,9 +306,7 @@ def test_with_too_many_requests_only_health_is_answered(
 
 
 def test_the_same_requests_without_faults_are_accepted(server: Live) -> None:
-    """The same requests without their fault are accepted, so the fault causes the refusals
-    above.
-    """
+    """So it is the faults that cause the refusals above."""
     for more in (
         (),
         (f"Origin: http://{server.host}",),

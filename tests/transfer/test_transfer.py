@@ -304,7 +304,7 @@ def test_an_export_of_an_import_has_the_same_bytes(
     assert content(other) == content(full)
 
 
-def test_vectors_are_exported_to_the_bit(full: SQLiteStore, opened: Open) -> None:
+def test_vectors_are_exported_bit_for_bit(full: SQLiteStore, opened: Open) -> None:
     lines = lines_of(full, vectors=True)
     assert json.loads(lines[0])["model"] == "fake/1"
     vectors_before = full.vectors(list(content(full)))
