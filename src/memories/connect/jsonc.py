@@ -228,7 +228,7 @@ class Document:
             return
         last = node.members[-1]
         indent = self._indent_at(last.start)
-        # A comment after the last member stays after it.
+        # Keep a comment after the last member where it is.
         end = last.node.end if node.comma is None else node.comma + 1
         at = self._rest_of_line(end, node.end - 1)
         flat = "\n" not in text[node.start : last.start] and not text[end:at].strip()

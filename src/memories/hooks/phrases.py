@@ -345,7 +345,7 @@ def _weigh_gloss(text: str, sentence: str, codes: Sequence[str], rate: Rate) -> 
 
 
 def _find_in_languages(text: str, role: str, codes: Sequence[str]) -> str | None:
-    """Return the kind of phrase in a sentence, in the first language that has a matching one."""
+    """Return the kind of phrase found in a sentence, trying the languages in order."""
     for code in dict.fromkeys(codes):
         name = read_language(code).find(text, role)
         if name is not None:

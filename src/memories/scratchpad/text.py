@@ -71,7 +71,7 @@ def _refuse_untrusted(file: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise InvalidInput(f"{file} belongs to another user; remove it to have it rewritten")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        from memories.core.disk import others_may_write  # except a group with only this user
+        from memories.core.disk import others_may_write  # a group of only this user is fine
 
         doubt = others_may_write(file)
         if doubt:
