@@ -136,6 +136,17 @@ def test_a_project_filter_includes_global_memories(
     assert len(contents(memory, "search", "deploys", "--project", "bank")) == 2  # each once
 
 
+def test_a_note_names_a_project_that_no_memory_has(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    stored("deploys of the shop", "--project", "github.com/acme/shop")
+    stored("deploys are announced", "--global")
+    note = 'Note: no memory has the project "shpo"; memory projects lists projects'
+    for command in (["list"], ["search", "deploys"]):
+        assert memory(*command, "--project", "shpo").err.strip() == note
+        assert memory(*command, "--project", "shop").err == ""
+
+
 def test_pages_of_a_project_mix_its_own_and_global_memories_in_order(
     stored: Callable[..., str],
 ) -> None:

@@ -1,7 +1,8 @@
 """Commands that find memories (search, get, history, list, duplicates, verify), and tags."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,7 @@ from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_QUERY_CHARACTERS, add_tags, shown
 from memories.models import LIST_ORDERS, Page
+from memories.read.lookup import complete_project
 from memories.search.filters import FILTERS
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def search(
     shortener = compact.UnknownIds() if result.tier == "hot" else memories
     if result.tier == "deep" and not result.error:
         note_language(memories, query)
+        _note_project(memories, map(attrgetter("memory"), result.hits), filters)
     if result.error:
         note(SCRATCHPAD_INSTEAD.format(result.error))
     emit_fields(
@@ -167,6 +170,23 @@ def history(
     )
 
 
+def _note_project(
+    memories: "Memories", found: "Iterable[Memory]", filters: Mapping[str, Any]
+) -> None:
+    """Print a note if no memory has the given project, which may be misspelled."""
+    project = filters.get("project")
+    is_other = filters.get("scope", "memories") != "memories" or filters.get("deleted")
+    if project is None or is_other:
+        return
+    for memory in found:
+        if "project" in memory.tags:
+            return
+    known = memories.tags("project", as_of=filters.get("as_of"))
+    names = complete_project(project, known.keys()) or ()
+    if known.keys().isdisjoint(names):
+        note(f'Note: no memory has the project "{safe(names[0])}"; memory projects lists projects')
+
+
 def field_names(fields: str | None) -> list[str] | None:
     """Return the names that `--fields` lists; None for all fields."""
     return None if fields is None else compact.parse_fields(fields)
@@ -224,6 +244,7 @@ def list_(
     """
     names = field_names(fields)
     page = memories.list(cursor=cursor, **filters)
+    _note_project(memories, page.memories, filters)
     emit_fields(
         shapes.page(page),
         partial(text.page, page),

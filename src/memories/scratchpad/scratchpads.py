@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from memories.config import is_own_name
@@ -320,8 +321,9 @@ class Scratchpads:
         expression = filters.get("where")
         selector = None
         if expression is not None:
-            is_whole = all(entry.cut is None for entry in entries)
-            only_in_store = _ONLY_IN_STORE if is_whole else _ONLY_IN_STORE | {"content"}
+            only_in_store = _ONLY_IN_STORE
+            if any(map(attrgetter("cut"), entries)):
+                only_in_store |= {"content"}
             selector = self._parse_expression(expression, filters, only_in_store)
             if selector is None:
                 return lambda _record: False
