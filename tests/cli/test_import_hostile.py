@@ -477,11 +477,12 @@ def test_images_and_summaries_in_a_codex_session_are_left_out(
         said("user", '<image name=[Image #1] path="/w/a.png">', "</image>", "What is it?"),
         said("assistant", "A plan."),
         said("assistant", "The user showed a plan.", compaction_output=True),
+        said("user", "</image> is missing"),
     ]
     (folder / "rollout-1.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert memory("import", "rollout-1.jsonl").json["turns"] == 2
+    assert memory("import", "rollout-1.jsonl").json["turns"] == 3
     turns = memory("turns", "show", "codex:s1").json["results"]
-    assert [turn["content"] for turn in turns] == ["What is it?", "A plan."]
+    assert [turn["content"] for turn in turns] == ["What is it?", "A plan.", "</image> is missing"]
 
 
 def write_compressed(folder: Path, data: bytes) -> Path:

@@ -377,13 +377,14 @@ def test_a_difference_that_cannot_be_named_is_left_out() -> None:
     assert rivals(Rivals(None, (), (similar,))).endswith("Dana uses Vim  (differs)")
 
 
+@pytest.mark.parametrize("identity", ["shared", "bob"])
 def test_messages_captured_by_a_hook_are_recognized(
-    memory: Command, sample: Callable[..., Path]
+    identity: str, memory: Command, sample: Callable[..., Path]
 ) -> None:
     prompt = "Fix the login test"
     captured = Utterance("user", prompt, datetime.now(UTC))
     line = {"content": prompt, "role": "user", "message_id": captured.message_id}
-    memory("turns", "add", "claude-code:s1", "-", stdin=json.dumps(line))
+    memory("turns", "add", "claude-code:s1", "-", "-n", identity, stdin=json.dumps(line))
     answer = memory("import", str(sample("claude-code"))).json
     assert answer["turns"] == 3
 

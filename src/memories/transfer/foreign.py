@@ -159,6 +159,7 @@ class Importer:
         self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets removed, by draft
         self._terms, self._embedder = terms, embedder
         self._store = store
+        self._namespaces = tuple({terms.namespace, *store.namespaces(Collection.HISTORY)})
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
 
         def logged(origin: Origin) -> LoggedStore:
@@ -252,7 +253,10 @@ class Importer:
         return self.counts
 
     def _is_new(self, message: SourceMessage) -> bool:
-        """Return whether a message was neither imported before nor captured by a hook."""
+        """Return whether a message was neither imported before nor captured by a hook.
+
+        A session may have been captured in the namespace of another identity.
+        """
         turn = message.turn
         key = scoped_key(message.conversation, turn.message_id)
         if self._is_repeated(key, "repeated messages"):
@@ -261,12 +265,14 @@ class Importer:
         digest = hashlib.blake2b(turn.content.encode(), digest_size=12).hexdigest()
         session = message.session or message.conversation
         captured_key = scoped_key(session, f"{turn.role}:{digest}:1")
-        is_known = self._has_turn(key) or self._has_turn(captured_key)
+        is_known = self._has_turn(key, (self._terms.namespace,)) or self._has_turn(
+            captured_key, self._namespaces
+        )
         self.counts.known += is_known
         return not is_known
 
-    def _has_turn(self, key: str | None) -> bool:
-        where = Filter(Collection.HISTORY, (self._terms.namespace,), key=key)
+    def _has_turn(self, key: str | None, namespaces: tuple[str, ...]) -> bool:
+        where = Filter(Collection.HISTORY, namespaces, key=key)
         return key is not None and bool(self._store.scan(where, limit=1))
 
     def _append(self, conversation: str, drafts: Sequence[TurnDraft]) -> None:

@@ -140,8 +140,8 @@ _CODEX_INSERTED = (
     "# AGENTS.md instructions", "<environment_context>", "<user_instructions>", "<turn_aborted>",
     "<skills_instructions>", "<permissions instructions>", "<user_action>", "<ide_context>",
     "<skill>", "<user_shell_command>", "<subagent_notification>",
-    "<image name=[Image #", "</image>",
 )  # fmt: skip
+_CODEX_IMAGE = re.compile(r"<image name=\[Image #[^<>]*>|</image>")  # an image is between the two
 _PASSTHROUGH = "internal_chat_message_metadata_passthrough"
 
 
@@ -201,7 +201,11 @@ def _codex_text(payload: Mapping[str, Any], reader: Reader) -> str:
     reader.skip("images", sum(block.get("type") == "input_image" for block in blocks))
     texts = blocks_text(blocks)
     if is_prompt:
-        texts = [text for text in texts if not text.startswith(_CODEX_INSERTED)]
+        texts = [
+            text
+            for text in texts
+            if not (text.startswith(_CODEX_INSERTED) or _CODEX_IMAGE.fullmatch(text.strip()))
+        ]
     return join_texts(texts)
 
 
