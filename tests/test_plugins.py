@@ -98,6 +98,7 @@ def hook(tmp_path: Path) -> Run:
     programs.mkdir()
     for name in ("sh", "cat", "mkdir", "grep"):
         (programs / name).symlink_to(shutil.which(name) or "")
+    script = shutil.copy(HOOK, tmp_path)
 
     def run(
         *arguments: str, memory: str | None = None, **variables: str
@@ -107,7 +108,7 @@ def hook(tmp_path: Path) -> Run:
             (programs / "memoriae").chmod(0o700)
         environment = {"PATH": str(programs), "HOME": str(tmp_path), **variables}
         return subprocess.run(
-            ["sh", str(HOOK), *arguments],
+            ["sh", script, *arguments],
             env=environment,
             input="{}" * 100_000,
             capture_output=True,
@@ -132,6 +133,12 @@ def test_without_the_command_a_hook_only_shows_one_hint(
         assert "README" in json.loads(first.stdout)["systemMessage"]
     else:
         assert first.stdout == ""
+
+
+def test_gemini_shows_the_hint_at_the_first_prompt(hook: Run) -> None:
+    assert hook("stop", "gemini").stdout == ""
+    assert "README" in report_of(hook("user-prompt", "gemini"))
+    assert hook("user-prompt", "gemini").stdout == ""
 
 
 def test_a_hook_works_even_if_it_cannot_record_its_hint(hook: Run) -> None:
@@ -171,6 +178,11 @@ def test_a_hook_runs_the_command(
 ) -> None:
     done = hook(*arguments, memory='cat >/dev/null; echo "$*"', **variables)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, expected, "")
+
+
+def test_a_hook_says_that_the_plugin_brings_the_tools(hook: Run) -> None:
+    done = hook("session-start", memory='cat >/dev/null; echo "$MEMORY_PLUGIN_TOOLS"')
+    assert done.stdout == "1\n"
 
 
 def test_a_failing_command_does_not_make_the_hook_fail(hook: Run) -> None:
@@ -374,6 +386,8 @@ def test_another_program_on_the_path_is_noticed(hook: Run, tmp_path: Path) -> No
 def test_the_folder_of_uv_and_pipx_is_searched_after_the_path(hook: Run, tmp_path: Path) -> None:
     folder = tmp_path / ".local" / "bin"
     folder.mkdir(parents=True)
-    (folder / "memoriae").write_text("#!/bin/sh\n# memories\ncat >/dev/null\necho here\n")
+    (folder / "memoriae").write_text(
+        "#!/bin/sh\n# memories\ncat >/dev/null\necho here$MEMORY_PLUGIN_TOOLS\n"
+    )
     (folder / "memoriae").chmod(0o700)
-    assert hook("session-start").stdout == "here\n"
+    assert hook("session-start").stdout == "here\n"  # the host can't start the MCP server

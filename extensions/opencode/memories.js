@@ -73,10 +73,10 @@ export const MemoriesPlugin = async ({ client, directory }) => {
   const about = (id) => ({ session_id: id, cwd: directory })
 
   /** Returns a session, which starts with its first message; undefined for a subagent's session. */
-  async function session(id) {
+  async function session(id, turn) {
     if (!sessions.has(id) && !(await hasParent(id))) {
       // opencode stores no system prompt, so a continued session has lost what was recalled in an earlier process.
-      const known = hook("session-start", { ...about(id), source: "clear" })
+      const known = hook("session-start", { ...about(id), source: "clear", turn_id: turn })
       sessions.set(id, { known, recalled: [], prompt: "" })
     }
     return sessions.get(id)
@@ -104,7 +104,7 @@ export const MemoriesPlugin = async ({ client, directory }) => {
 
   return {
     "chat.message": async (input, output) => {
-      const here = await session(input.sessionID)
+      const here = await session(input.sessionID, output.message?.id)
       if (!here) return
       here.prompt = unquoted(textOf(output.parts))
       const given = { ...about(input.sessionID), prompt: here.prompt, turn_id: output.message?.id }

@@ -234,13 +234,21 @@ def test_a_resumed_session_gets_only_new_memories(hook: Hook, home: Path) -> Non
     assert hook("session-start", resume).silent
     with Memories() as memories:
         memories.create("The cat of the office is called Tom", tags={"type": "preference"})
+    assert hook("session-end").silent
     context = hook("session-start", resume).context
     assert ("Tom" in context, DEPLOY in context, "chairs" in context) == (True, False, False)
     with Memories() as memories:
         memories.update(shown.id, "Deploys happen on Thursdays at noon")
+    assert hook("session-end").silent
     assert "Thursdays" in hook("session-start", resume).context
     assert DEPLOY not in hook("session-start", {"source": "clear"}).context
     assert "Tom" in hook("session-start", {"source": "compact"}).context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_the_block_names_mcp_tools_if_a_plugin_brings_the_server(hook: Hook) -> None:
+    block = hook("session-start", env={"MEMORY_PLUGIN_TOOLS": "1"}).context
+    assert ("search_memories" in block, "memory search" in block) == (True, False)
 
 
 @pytest.mark.usefixtures("deploys")
@@ -727,6 +735,40 @@ def test_a_memory_is_given_again_when_its_correction_has_expired(
     for given in (started, hook("user-prompt", {"prompt": "when do deploys happen?"})):
         assert older in given.context
         assert newer not in given.context
+
+
+@pytest.mark.parametrize(
+    ("host", "turn"),
+    [("claude-code", "prompt_id"), ("gemini", "timestamp"), ("opencode", "turn_id")],
+)
+def test_the_hooks_of_the_user_and_of_the_project_give_memories_once(
+    host: str, turn: str, hook: Hook
+) -> None:
+    with Memories() as memories:
+        memories.create("Deploys happen on Tuesdays")
+    start = {"source": "startup", turn: ""}
+    begun = [hook("session-start", start, host=host) for _ in range(2)]
+    block = "" if host == "gemini" else "Tuesdays"
+    assert [block in begun[0].context, begun[1].context] == [True, ""]
+    with Memories() as memories:
+        memories.create("Deploys happen from the main branch")
+    prompt = {turn: "t1", "prompt": "On which branch do deploys happen?"}
+    asked = [hook("user-prompt", prompt, host=host) for _ in range(2)]
+    assert ["main branch" in each.context for each in asked] == [True, False]
+
+
+@pytest.mark.usefixtures("no_flusher")
+@pytest.mark.parametrize("host", ["claude-code", "codex"])
+def test_a_session_that_is_resumed_within_seconds_ends_again(
+    host: str, hook: Hook, home: Path
+) -> None:
+    for _ in range(2):
+        for _ in range(2):
+            hook("session-start", {"source": "resume"}, "--capture", host=host)
+        for _ in range(2):
+            hook("session-end", {"reason": "other"}, "--capture", host=host)
+    events, _, _ = inbox.read(str(home), f"{host}.s1")
+    assert [each["event"] for each in events] == ["session-end"] * 2
 
 
 def test_codex_runs_the_hooks_of_the_user_and_of_the_project(hook: Hook, home: Path) -> None:

@@ -349,7 +349,8 @@ def _project_notes(connector: Connector, request: Target) -> list[str]:
     if is_for_user:
         notes.append(
             f"{request.host.title} is also connected for you in all projects, so its hooks run "
-            f"twice here; to keep only the project's hooks, run memory disconnect {request.name}."
+            "twice here, and the first takes effect; to keep only the project's hooks, run memory "
+            f"disconnect {request.name}."
         )
     return notes
 

@@ -9,7 +9,6 @@ import time
 from memories.hooks import files, host_events, inbox, runs, session, switch
 from memories.hooks.host_events import (
     CHECK,
-    CURSOR,
     HostEvent,
     render_answer,
     working_folder,
@@ -50,11 +49,9 @@ _RESEND_CONTEXTS = ("claude-code", "codex", "gemini")
 # session-start hook to the first prompt. As a result, it would read files that a memory mentions as
 # @PATH, not recognize a command, and drop the prompt from a resumed session.
 _BEGINS_WITH_PROMPT = ("gemini",)
-# Hosts that may run several of our hooks for one event: Cursor also runs other hosts' hooks, and
-# Codex those of the project in addition to the user's.
-_RUNS_SEVERAL = (CURSOR, "codex")
 # An identical event without a turn id is a repetition if it comes within this time.
 _SAME_EVENT_SECONDS = 10.0
+_PLUGIN_HAS_TOOLS = "MEMORY_PLUGIN_TOOLS"  # set by a plugin's hooks; see `Session.has_tools`
 _RESERVED_SECONDS = 0.2  # time reserved for the scratchpad, in case the store does not respond
 
 
@@ -309,6 +306,7 @@ class EventHandler:
             session.FOLDER: self.event.folder,
             session.NAMED: self.call.namespace or "",
             session.ENDED: False,
+            session.HAS_TOOLS: _PLUGIN_HAS_TOOLS in os.environ,
         }
 
     def _reply_to_prompt(self) -> Reply | None:
@@ -473,15 +471,20 @@ class EventHandler:
     def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Return whether this hook is the first to perform an action for the event.
 
-        Some hosts run several of our hooks for one event, all at the same time.
+        A host runs the user's and the project's hooks, and Cursor also those of other hosts, all at
+        the same time. Without a turn id, only the start and the end of a session are recognized,
+        since the user may type the same prompt again.
         """
-        if self.event.host not in _RUNS_SEVERAL:
+        if not self.event.turn_id and self.call.event not in ("session-start", "session-end"):
             return True
         checksum = binascii.crc32(text.encode("utf-8", "replace"))
         key = f"{action} {name or self.call.event} {self.event.turn_id} {checksum:08x}"
         within = None if self.event.turn_id else _SAME_EVENT_SECONDS
         try:
-            return session.claim(self.home, self.event.session_name, key, within=within)
+            is_end = self.call.event == "session-end"
+            return session.claim(
+                self.home, self.event.session_name, key, within=within, is_end=is_end
+            )
         except files.UnsafeFolder:
             raise
         except OSError:

@@ -82,7 +82,9 @@ class HostEvent:
         self.fields = fields
         self.host = CURSOR if any(name in fields for name in _CURSOR_FIELDS) else host
         self.session_id = self.first_text("conversation_id", "session_id", "sessionId")[:_MAX_ID]
-        self.turn_id = self.first_text("prompt_id", "turn_id", "generation_id")[:_MAX_ID]
+        # Gemini CLI has no id, but gives all hooks of an event the same time.
+        turn_id = self.first_text("prompt_id", "turn_id", "generation_id", "timestamp")
+        self.turn_id = turn_id[:_MAX_ID]
         # Cursor runs a hook in the folder of the hook's config file.
         roots = fields.get("workspace_roots")
         root = roots[0] if isinstance(roots, list) and roots else ""

@@ -122,7 +122,10 @@ def find_situation(request: RecallRequest) -> Situation:
     """
     config = read_settings(request)
     project = _identify(request) if config.project_detection else None
-    client = "mcp" if is_served(request.session, request.folder) else "shell"
+    has_tools = session.read(request.home, request.session).has_tools or is_served(
+        request.session, request.folder
+    )
+    client = "mcp" if has_tools else "shell"
     if project is None:
         return Situation(config, None, client)
     return Situation(config, project.name, client, project.root)

@@ -26,7 +26,7 @@ VARIABLES = {
 ONCE = "once"
 SHOWN, SENTENCES, RESET, OFF = "shown", "said", "reset", "off"
 NAMESPACE, NAMED, FOLDER, ENDED = "namespace", "named", "folder", "ended"
-RESUMED, FORKED_AT = "resumed", "forked_at"
+RESUMED, FORKED_AT, HAS_TOOLS = "resumed", "forked_at", "tools"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `write.captured`
 _FACTS: "tuple[tuple[str, str, type], ...]" = (
@@ -34,6 +34,7 @@ _FACTS: "tuple[tuple[str, str, type], ...]" = (
     (ENDED, "ended", bool),
     (RESUMED, "resumed", bool),
     (FORKED_AT, "forked_at", int),
+    (HAS_TOOLS, "has_tools", bool),
     (NAMESPACE, "namespace", str),
     (NAMED, "named", str),
     (FOLDER, "folder", str),
@@ -58,6 +59,7 @@ class Session:
         resumed: Whether the session was resumed with its earlier context.
         forked_at: When the session was forked from another, in milliseconds since 1970; 0 if it was
             not.
+        has_tools: Whether the plugin whose hooks run in the session also brought the MCP server.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
@@ -70,7 +72,7 @@ class Session:
         """Create an empty state."""
         self.namespace: str | None = None
         self.named = ""
-        self.off = self.ended = self.resumed = self.has_context = False
+        self.off = self.ended = self.resumed = self.has_context = self.has_tools = False
         self.suspect_from = self.probed_at = self.miss_reported = self.forked_at = 0
         self.folder: str | None = None
         self.in_context: dict[str, set[str]] = {}
@@ -176,14 +178,17 @@ def try_add_facts(home: str, name: str, **facts: object) -> str:
     return files.try_write(lambda: add_facts(home, name, **facts))
 
 
-def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
+def claim(home: str, name: str, action: str, *, within: float | None, is_end: bool = False) -> bool:
     """Record an action in a session; return False if another process has already recorded it.
+
+    After a session has ended and was resumed, each action is a new one.
 
     Args:
         home: The home folder.
         name: The session.
         action: The action; it must not contain any text of the session.
         within: For how many seconds a repetition is treated as the same action; None for no limit.
+        is_end: Whether the action belongs to the end of the session.
 
     Raises:
         OSError: The file can't be written.
@@ -195,7 +200,8 @@ def claim(home: str, name: str, action: str, *, within: float | None) -> bool:
     try:
         files.lock(fd)
         data = os.read(fd, 2 * MAX_BYTES)
-        _, earlier, line = data.rpartition(b"\n" + start)
+        change = json.dumps({ENDED: not is_end}).strip("{}").encode()
+        _, earlier, line = data.rpartition(change)[2].rpartition(b"\n" + start)
         if earlier:
             earlier_at = float(line.partition(b'"at": ')[2].partition(b"}")[0])
             if within is None or now - earlier_at < within:
