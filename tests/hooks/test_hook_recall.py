@@ -413,6 +413,26 @@ def create_repository(folder: Path, *steps: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("projects")
+def test_a_compacted_session_is_not_given_its_own_note(
+    hook: Hook, home: Path, folder: Path
+) -> None:
+    """Otherwise the next version of the note leaves out what this one says."""
+    create_repository(folder)
+    record_event(home, "user-prompt", prompt="Please mend the flaky test.")
+    record_event(home, "stop", last_assistant_message="The test waits for the clock now.")
+    record_event(home, "pre-compact", trigger="auto")
+    assert flush_inbox(home).summaries == 1
+    assert "flaky test" in hook("session-start", {"session_id": "s2"}).context
+    assert "flaky test" not in hook("session-start", {"source": "compact"}).context
+    record_event(home, "stop", last_assistant_message="All tests pass now.")
+    record_event(home, "session-end", reason="other")
+    assert flush_inbox(home).summaries == 1
+    with Memories() as memories:
+        [note] = memories.list().memories
+    assert note.content == "Please mend the flaky test.\nAll tests pass now."
+
+
+@pytest.mark.usefixtures("projects")
 def test_a_session_starts_with_the_note_of_the_last_session_in_its_project(
     forked: Forked, hook: Hook, home: Path, folder: Path
 ) -> None:

@@ -190,8 +190,8 @@ def open_and_recall(
 def build_block(request: RecallRequest, situation: Situation) -> session_block.SessionBlock:
     """Return the block for the start of a session.
 
-    A resumed session keeps the block that it was given, so the text is empty if there is nothing
-    new.
+    A session never gets its own note. A resumed session keeps the block that it was given, so the
+    text is empty if there is nothing new.
 
     Raises:
         StoreError: The store can't be reached, and there is no scratchpad.
@@ -202,12 +202,13 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
     own_key = session.note_key(request.session)
 
     def is_in_context(entry: "Entry") -> bool:
-        """Return whether a resumed session was given this memory, or wrote it as its own note."""
-        return entry.key == own_key or state.has(entry.id, hash_sentences(entry.content))
+        """Return whether this is the session's own note, or a memory that a resumed session has."""
+        if entry.key == own_key:
+            return True
+        return keeps_context and state.has(entry.id, hash_sentences(entry.content))
 
     wanted = session_block.BlockRequest.of(config, situation.project, MAX_TOKENS, situation.client)
-    if keeps_context:
-        wanted = wanted._replace(is_in_context=is_in_context)
+    wanted = wanted._replace(is_in_context=is_in_context)
     scratchpad = None
     if situation.open_in_server is None:
         names = tuple(dict.fromkeys((config.namespace, SHARED)))
