@@ -240,7 +240,7 @@ class Memories:
             pending: Keep the memory for review (see `review`). The key and `supersedes` take effect
                 when it is accepted. Memories from the channel `hook` are always reviewed, except
                 session notes, whose type is `session` and whose key begins with `session/`.
-                Contexts leave out both session notes and memories that await review.
+                Recall leaves out both session notes and memories that await review.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
                 `forget_turns` can erase the memory together with its source.
             force: Skip the duplicate check.
@@ -278,6 +278,8 @@ class Memories:
         within: Sequence[str] = (),
     ) -> "list[Created]":
         """Store many memories as `create` does, but faster, since they share transactions.
+
+        In a server, the transaction may be shared with other clients (`server.warm`).
 
         Args:
             drafts: Drafts, or texts.

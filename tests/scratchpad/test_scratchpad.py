@@ -592,6 +592,12 @@ def test_a_hot_search_refuses_verdicts(bob: Memories) -> None:
         bob.search("tabs", tier="hot", where="verdict = changed")
 
 
+def test_a_hot_search_refuses_a_misspelled_filter(bob: Memories) -> None:
+    store(bob, "The user prefers tabs")
+    with pytest.raises(InvalidInput, match=r"the scratchpad can't answer this \(projct\)"):
+        bob.search("tabs", tier="hot", projct="shop")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     "name", ["channel", "client", "conversation", "host", "identity", "source", "user"]
 )

@@ -1,8 +1,8 @@
 """The prompt hook's gate: rates how likely a prompt is to need a text, and holds the thresholds.
 
 A search always finds something, whether or not the prompt needs it. So the gate estimates the
-log-odds that a prompt needs a text, in any language. `prompt_recall` recalls the texts that reach a
-threshold, unless another text is rated much higher:
+log-odds that a prompt needs a text, in any language. `prompt_recall` recalls the texts whose rating
+reaches a threshold, except memories that are rated far below the best one:
 
     rating = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
@@ -19,7 +19,8 @@ threshold, unless another text is rated much higher:
     relation    the log-odds that the prompt needs the text, beyond what their similarity predicts:
                 "compile it" needs "The thesis is built with latexmk". See `embedders.scores`. 0
                 if this or the meaning is unknown.
-    word_score  the BM25 score of the words that the prompt and the text share
+    word_score  the BM25 score of the words that the prompt and the text share; for a turn, as
+                scaled by `search.surroundings`; without a search, an estimate
     spelling    the fraction of the prompt's four-letter groups that also occur in the text. Groups
                 also match parts of compounds and other forms of a word. In scripts without
                 spaces, a group has two characters.

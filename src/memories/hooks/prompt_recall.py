@@ -308,7 +308,8 @@ class _GatedBackend(EngineBackend):
         """Return the documents of the memories that pass the gate, highest rated first.
 
         A memory that was corrected is replaced with its correction, and a newer memory may precede
-        an older one. An expired memory is left out. For `k`, see `_build`.
+        an older one. Doubtful memories come last. An expired memory is left out. For `k`, see
+        `_build`.
         """
         if self._why_offline:
             raise StoreUnreachable(self._why_offline)
@@ -454,7 +455,7 @@ class _Rater:
     def rate(self, result: SearchResult, ranked: Ranked, word_score: float) -> Rated:
         """Return a candidate with its rating.
 
-        `word_score` is the BM25 score of the words that the candidate shares with the prompt.
+        For `word_score`, see `gate`.
         """
         hit, ref = result.to_hit(ranked), result.candidates[ranked.row].record.ref
         meaning = _meaning(result, ranked.features)

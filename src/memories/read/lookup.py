@@ -595,7 +595,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
-    """Narrow a store's filter by the filters that a caller gave.
+    """Narrow a store's filter by the filters that a caller gave. Its times are replaced.
 
     Args:
         where: The store's filter.

@@ -253,7 +253,7 @@ def is_confident(entry: Entry, rules: EntryRules, now: datetime) -> bool:
 
 
 def select_confident(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:
-    """Return the entries with enough confidence, in the order in which they are shown."""
+    """Return the entries with enough confidence, in the order of the scratchpad."""
     confident = [entry for entry in entries if is_confident(entry, rules, now)]
     return sort_entries(confident, now, rules.relevance)
 

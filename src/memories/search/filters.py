@@ -105,8 +105,9 @@ class Parameter(NamedTuple):
             that only turns or only memories have; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
             and the store must apply it; the only predicate of a list is that of `where`.
-        in_scratchpad: Whether the scratchpad supports it. If so, its file must contain the value,
-            and `_predicate` in `scratchpad.scratchpads` must apply it.
+        in_scratchpad: Whether a search of the scratchpad accepts it. A filter that compares a value
+            needs that value in the file, and `_predicate` in `scratchpad.scratchpads` applies it.
+            `rank` and `now` have no effect there.
         hint: Additional information for a model; usually empty, since every session pays for its
             tokens.
     """
@@ -277,6 +278,7 @@ def only_in_store(filters: SearchFilters) -> list[str]:
         if not row.in_scratchpad and row.name not in ("scope", "include_corrected")
     ]
     unsupported = [name for name in names if filters.get(name)]
+    unsupported += [name for name in filters if name not in FILTERS]
     if filters.get("scope", "memories") != "memories":
         unsupported.append("scope")
     if not filters.get("include_corrected", True):

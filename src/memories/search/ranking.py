@@ -7,7 +7,9 @@ with the window and the session around it (`surroundings`):
     word_mean       = weighted mean of the word score, the best word score in the session, and the
                       coverage of the window and of the session
                       word score = BM25 / max(best BM25 of all candidates, 4); without a
-                      similarity: BM25 / best BM25
+                      similarity: BM25 / best BM25. The words of turns count less if their role is
+                      in `ASIDE`, and the best BM25 of turns counts as at most 4: see
+                      `surroundings`
                       coverage = share of the query's words that a text contains, weighted by rarity
     similarity_mean = weighted mean of the cosines of the text, the best other text in its window,
                       and the best text in its session

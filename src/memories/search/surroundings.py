@@ -190,8 +190,8 @@ def _make_columns(matches: Matches, query: Query, speakers: Sequence[str]) -> _C
     spans = dates.spans(query.text, query.now, np.unique(years).tolist())
     days = millis // _DAY_MILLIS + _EPOCH
     evidence = measure(matches)
-    # The best match by words in each index counts fully, so that memories and turns can be ranked
-    # together.
+    # The best match by words in each index counts as at most `FULL_WORD_SCORE`, so that memories
+    # and turns can be ranked together.
     scale = FULL_WORD_SCORE / max(FULL_WORD_SCORE, float(evidence.word_score.max()))
     evidence = evidence._replace(
         word_score=evidence.word_score * scale,

@@ -169,7 +169,7 @@ class Candidate(NamedTuple):
         similarity: The cosine between the query and the record's best window, -1 to 1; None if the
             query or the record has no vector.
         word_score: The record's BM25 score, larger is better; 0.0 if no term matches or, in some
-            stores, if the record isn't among the best by words.
+            stores, if the record isn't among the best by words. `search.surroundings` scales it.
     """
 
     record: Record
@@ -178,7 +178,7 @@ class Candidate(NamedTuple):
 
 
 class TurnQuery(NamedTuple):
-    """A search for turns.
+    """A search whose matches are ranked with their neighbours; see `Store.matches`.
 
     Attributes:
         vector: Shape (dimension,), unit length; None to search by words only.

@@ -28,7 +28,7 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# limit of a second attempt, for a draft without a project whose candidates mostly have one
+# limit of a second attempt, for a draft without a project if some candidates were no rivals
 _MAX_CANDIDATES_AGAIN = 64
 
 
@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
         similar: Memories that are similar but differ.
         corrected: Memories that give a different value for the same subject. `link_correction`
             links the draft to the newest of them and to those that agree with it.
-        rivals: All memories that the draft was compared with, most similar first.
+        rivals: The memories that the draft may be compared with, most similar first.
     """
 
     same: Record | None = None

@@ -11,12 +11,15 @@ A draft passes through these steps:
    supersedes.
 4. `comparison.compare` finds the stored memories that resemble the draft. The result is a
    `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory.
+   A pending draft is also compared with other pending drafts and with rejected ones
+   (`_store_pending`).
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
    (`Writer.pass_on_links`). The result is a `Created`.
-6. The buffered versions are added to the store together, before the next read or patch, or at the
-   end (`stores.logged.buffered_transaction`). The audit log entry follows, and the store commits.
+6. The buffered versions are added to the store together, before the next read or patch, when the
+   buffer is full, or at the end (`stores.logged.buffered_transaction`). The audit log entry
+   follows, and the store commits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -200,7 +203,7 @@ class Batch(NamedTuple):
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
             notes.append(_describe_expiry(created.memory, self.writer.now))
-        # The hint already says that this memory is current again.
+        # `answers.shapes.hint_of` already says that this memory is current again.
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
         return "; ".join(filter(None, notes))

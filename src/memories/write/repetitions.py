@@ -2,7 +2,7 @@
 confidence are stored as a new version.
 
 Contradictory values are not merged, except dates (`valid_until`, `recheck`), which replace the
-memory's dates. A repetition never changes what a more trusted writer wrote.
+memory's dates. A repetition never changes the text, tags or other values of a more trusted writer.
 """
 
 from collections.abc import Mapping
