@@ -76,7 +76,6 @@ class HttpStore(Store):
 
     @property
     def _transaction(self) -> Any:
-        """The id of this thread's running transaction; None outside one."""
         return getattr(self._local, "transaction", None)
 
     def _ask(self, method: str, *arguments: Any, **named: Any) -> Any:

@@ -181,7 +181,6 @@ class RemoteStore:
 
     @property
     def _changes(self) -> Changes | None:
-        """The changes of this thread's running transaction; None outside one."""
         return getattr(self._local, "changes", None)
 
     @property

@@ -353,7 +353,6 @@ def _partitioned_tables(db: Transaction) -> list[str]:
 
 
 def _save_erasing(db: Transaction, tables: set[str]) -> None:
-    """Save the names of the tables in which bytes of removed records must still be erased."""
     db.save_meta({"erasing": " ".join(sorted(tables)) or None})
 
 

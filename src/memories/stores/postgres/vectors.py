@@ -153,7 +153,6 @@ def read(
 def _score_all(
     db: Transaction, probe: Probe, selected: Selection, namespaces: Sequence[str], k: int
 ) -> Scores:
-    """Return the best records in some namespaces, by scoring all selected ones."""
     among, values = one_of("v.namespace", namespaces)
     sql = (
         f"SELECT v.seq, max(1 - (v.embedding <=> %s::halfvec)) FROM {probe.table} v "

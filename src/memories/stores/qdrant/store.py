@@ -193,7 +193,6 @@ class RestTransport:
         )
 
     def _reason(self, answer: ServerResponse) -> str:
-        """Return the reason in an error response; empty if the response isn't from Qdrant."""
         try:
             reason = answer.value["status"]["error"]
         except (LookupError, TypeError):

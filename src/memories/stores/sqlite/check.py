@@ -181,7 +181,6 @@ def _run_sqlite_check(db: apsw.Connection, check: str) -> list[str]:
 
 
 def _is_of_pages(message: str) -> bool:
-    """Return whether a message from SQLite's check is about the file's pages, not about a table."""
     return message.startswith(("Tree ", "Page ", "Freelist", "On tree", "***"))
 
 

@@ -224,7 +224,6 @@ def state_crc(
 
 
 def _crc(record: Record, created_at: int) -> int:
-    """Return the checksum of the parts of a record that never change."""
     ref = record.ref
     parts = [ref.namespace, ref.group, str(ref.position), str(created_at), record.key or ""]
     for pair in record.labels.items():

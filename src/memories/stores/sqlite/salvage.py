@@ -431,7 +431,6 @@ def _values(payload: bytes) -> tuple[Any, ...]:
 
 
 def _value(payload: bytes, offset: int, kind: int) -> tuple[Any, int]:
-    """Decode a value; return it and the offset after it."""
     if kind == 0:
         return None, offset
     if kind in (8, 9):

@@ -502,7 +502,6 @@ class VectorIndex:
         return best
 
     def _unpack(self, rows: Sequence[tuple[int, bytes]]) -> "tuple[NDArray[np.int64], bytes]":
-        """Return the `seq` of each window, and the codes of all windows."""
         seqs, codes = zip(*rows, strict=True)
         owners, joined = windows_of(codes, self.quantizer.code_bytes)
         with decoding_errors():
@@ -512,7 +511,6 @@ class VectorIndex:
 def _is_of_pools(
     pools: "NDArray[np.unsignedinteger[Any]]", selected: Selection
 ) -> "NDArray[np.bool_]":
-    """Return a mask that is True for windows in the selected namespaces."""
     is_own = np.zeros(len(pools), dtype=np.bool_)
     for pool in selected.pools:
         is_own |= pools == pool
