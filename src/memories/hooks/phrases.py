@@ -364,7 +364,7 @@ def _is_sound(candidate: CandidateSentence) -> bool:
         return False
     letters = sum(character.isalnum() or character.isspace() for character in content)
     is_prose = letters >= _MIN_LETTERS * len(content)
-    return is_prose and len(content) <= MAX_CHARACTERS and content[-1] not in ":,;({["
+    return is_prose and len(content) <= MAX_CHARACTERS and content[-1] not in ":：,;({["
 
 
 def _capitalize(content: str) -> str:

@@ -28,7 +28,8 @@ _BULLET = re.compile(
     r"(?:\[[ xX]\]\s+)?"
 )
 _END = re.compile(
-    r"(?P<quotation>\"[^\"]*\"|“[^“”]*”|„[^„“”]*[“”]|«[^«»]*»|「[^「」]*」|『[^『』]*』)"
+    r"(?P<quotation>\"[^\"]*\"|“[^“”]*”|„[^„“”]*[“”]|«[^«»]*»|「[^「」]*」|『[^『』]*』"
+    r"|(?<!\w)'(?:[^']|(?<=\w)'(?=\w))*'(?!\w)|‘(?:[^‘’]|(?<=\w)’(?=\w))*’(?!\w))"
     r"|(?<![.!?…])[.!?…]+(?P<close>[\"'”’)\]*_]*)(?=\s)(?!(?<=\b[^\W\d_]\.)\s[^\W\d_]{1,2}\.)"
     r"|[。！？]+[」』”’）]*"
 )
@@ -36,7 +37,8 @@ _QUOTED_END = re.compile(r"[.!?…]\s?.(?=\s)|[。！？].")
 _GOES_ON = re.compile(r"\s*(\w)")
 # An abbreviation; in some languages also an ordinal, as in "am 3. Mai".
 _ABBREVIATION = re.compile(
-    r"\b(?:[^\W\d_]\.\s?[^\W\d_]{1,2}|vs|etc|no|[Nn]r|ca|bzw|usw|M[rs]|Mrs|Dr|Prof|St)$"
+    r"\b(?:[^\W\d_]\.\s?[^\W\d_]{1,2}|vs|etc|no|[Nn]r|ca|bzw|usw|M[rs]|Mrs|Dr|Prof|St"
+    r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)$"
 )
 _ORDINAL = re.compile(r"(?<!\S)\d\d?\.(?=\s)")
 _WITH_ORDINALS = {"de", "fi", "pl", "tr"}
