@@ -124,7 +124,7 @@ def test_selected_memories_stay_selected_when_memories_arrive(site: Site, opened
     site.memories.create("The violin is new")
     page.locator("article").nth(1).wait_for()
     assert page.locator("#selection [data-chosen]").inner_text() == "1"
-    page.click("#selection >> text=None")
+    page.click("#selection >> text=Clear")
     assert page.locator("#selection").is_hidden()
 
 
