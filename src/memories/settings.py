@@ -386,9 +386,9 @@ SETTINGS = (
     Setting("default_limit", "DEFAULT_LIMIT", 10, _whole_number(1, validate.MAX_LIMIT),
             "maximum number of results", harmless=True),
     Setting("min_confidence", "MIN_CONFIDENCE", 0.3, _share,
-            "searches and session blocks hide memories with lower confidence, 0 to 1"),
+            "confidence, 0 to 1, below which searches and session blocks hide a memory"),
     Setting("decay_half_life_hours", "DECAY_HALF_LIFE_HOURS", 720.0, _hours,
-            "hours after which a decaying memory's confidence is 0, not half"),
+            "hours after which a decaying memory's confidence is 0 (not half, despite the name)"),
     Setting("decay_reinforceable_hours", "DECAY_REINFORCEABLE_HOURS", None, _hours,
             "the same for reinforceable memories, if they decay at a different rate"),
     Setting("reinforce_on_retrieval", "REINFORCE_ON_RETRIEVAL", False, _yes_or_no,
@@ -413,7 +413,7 @@ SETTINGS = (
     Setting("memory_top_k", "MEMORY_TOP_K", 8, _whole_number(1, validate.MAX_LIMIT),
             "number of memories in a context", harmless=True),
     Setting("memory_confidence_min", "MEMORY_CONFIDENCE_MIN", 0.7, _share,
-            "agents neither store nor recall memories with lower confidence"),
+            "confidence below which agents neither store nor recall a memory"),
     Setting("memory_max_per_window", "MEMORY_MAX_PER_WINDOW", 3, _whole_number(0, 1000),
             "maximum number of memories that an agent stores per conversation and hour"),
     Setting("context_token_budget", "CONTEXT_TOKEN_BUDGET", None, _number_or_none(100_000_000),
@@ -428,8 +428,8 @@ SETTINGS = (
     Setting("context_tool_turns", "CONTEXT_TOOL_TURNS", False, _yes_or_no,
             "true: a context also includes turns of the roles tool and system"),
     Setting("memory_timeout_seconds", "MEMORY_TIMEOUT_SECONDS", 10, _number_or_none(100_000_000),
-            "number of seconds that an agent waits for its memory before it continues "
-            "without it, or none", harmless=True),
+            "maximum number of seconds that an agent waits for its memory, or none",
+            harmless=True),
     Setting("context_recall_n", "CONTEXT_RECALL_N", 20, _whole_number(0, 200),
             "number of earlier turns that a context recalls without a budget; 0 "
             "for none", harmless=True),
@@ -454,8 +454,8 @@ SETTINGS = (
     Setting("plain_http", "MEMORY_PLAIN_HTTP", False, _yes_or_no,
             "true: memories and the token may cross a network unencrypted"),
     Setting("events", "MEMORY_EVENTS", "on", _choice("on", "off", "content"),
-            "record figures of each operation in events.jsonl: on; content, which adds redacted "
-            "texts; or off"),
+            "what events.jsonl records about each operation: on (figures), content (redacted texts "
+            "too), or off"),
     Setting("rank", "MEMORY_RANK", "relevance", _choice(*RANKS),
             "order of memories: relevance considers similarity, age and use; similarity ignores "
             "age and use; formula multiplies similarity, freshness and use"),
