@@ -365,7 +365,7 @@ def create_lines(memories: "Memories", file: str, plan: Plan) -> int:
                 drafts = [line.draft for line in batch if line.draft is not None]
                 results = _store(memories, drafts, plan)
                 last = batch[-1].number
-                reported = f"all lines up to {last} are stored as printed"
+                reported = f"all lines up to {last} are stored as reported"
                 record_change(
                     f"all acceptable lines up to {last} are stored",
                     f"running the command again stores {again}",

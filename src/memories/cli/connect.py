@@ -81,7 +81,7 @@ def connect(
 ) -> int:
     """Connect agents to Memories through an MCP server and hooks.
 
-    Starts the server and the hooks as the agent will, checks that they work, and reports what the
+    Starts the server and the hooks as the agent does, checks that they work, and reports what the
     agent sees and what is captured.
 
     HOST is claude-code, codex, gemini, opencode, cursor, vscode, claude-desktop, windsurf or zed.

@@ -93,9 +93,9 @@ def namespaces(
     The list shows the names and sizes of all namespaces in the store, including other users', but
     never their contents.
 
-    ACTION may be list; show NAME, with tags, writers, sizes and times; rename NAME NEW; merge NAME
-    OTHER, which moves everything in NAME to OTHER; or delete NAME, which erases every byte of the
-    namespace and can't be undone.
+    ACTION is list, the default, or one of these: show NAME shows tags, writers, sizes and times;
+    rename NAME NEW renames a namespace; merge NAME OTHER moves everything in NAME to OTHER; delete
+    NAME erases every byte of the namespace, which can't be undone.
     """
     actions = {"list": 0, "show": 1, "rename": 2, "merge": 2, "delete": 1}
     action, names = _parse_action("namespaces", words, actions)
@@ -297,9 +297,9 @@ def move(memories: "Memories", selection: SelectedMemories, to: str) -> None:
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 
-    ACTION may be list; show [FOLDER], which shows the project of a folder; alias NAME PROJECT,
-    which makes NAME another name for PROJECT; unalias NAME; or merge NAME PROJECT, which also
-    changes the tags of your own memories and shows the command that changes them back.
+    ACTION is list, the default, or one of these: show [FOLDER] shows the project of a folder; alias
+    NAME PROJECT makes NAME another name for PROJECT; unalias NAME undoes this; merge NAME PROJECT
+    also changes the tags of your own memories, and shows the command that changes them back.
     """
     actions = {"list": 0, "show": 1, "alias": 2, "unalias": 1, "merge": 2}
     action, names = _parse_action("projects", words, actions, optional="show")
