@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from memories import InvalidInput, Memories, NotFound, RequestError
+from memories.errors import StoreBusy
 from memories.stores.records import Collection
 from memories.transfer.export import export
 from memories.transfer.pages import Part
@@ -130,6 +132,25 @@ def test_only_memories_of_your_own_namespace_are_moved(url: str) -> None:
         with pytest.raises(RequestError, match="Memory is in namespace shared"):
             bob.move([made], "alice")
         assert bob.get(made).namespace == "shared"
+
+
+def test_an_error_after_the_copies_says_where_the_memories_are(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with memories_of(url, "bob") as bob, memories_of(url, "alice") as alice:
+        made = bob.create("Ann prefers tea").id
+        assert made is not None
+        problem = StoreBusy("another program kept it busy; nothing was written; try again")
+        with monkeypatch.context() as patched:
+            patched.setattr(type(bob._raw_store), "remove", Mock(side_effect=problem))
+            with pytest.raises(StoreBusy) as raised:
+                bob.move([made], "alice")
+        assert str(raised.value) == (
+            "the memories are now in alice, but may not be erased completely from bob (another "
+            "program kept it busy); forget them in bob"
+        )
+        assert bob.forget(made).versions == 1
+        assert alice.get(made).content == "Ann prefers tea"
 
 
 def test_repeating_the_call_finishes_an_interrupted_move(

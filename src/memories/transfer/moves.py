@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.errors import InvalidInput, RequestError, StoreDamaged
+from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
 from memories.guard import validate
 from memories.read.lookup import MAX_VERSIONS, Lookup, check_namespace
 from memories.read.versions import FORMER_LINK, LINK, end_version, plain_key
@@ -89,7 +89,14 @@ def move(
         store.patch([end_version(record, now, "delete") for record in live])
         current_again = find_current_again(store, live, now)
     repeating = find_repeating(store, namespace, set(groups))
-    store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
+    try:
+        store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
+    except StoreError as exc:
+        why = str(exc).partition(";")[0]
+        raise type(exc)(
+            f"the memories are now in {into}, but may not be erased completely from {namespace} "
+            f"({why}); forget them in {namespace}"
+        ) from exc
     return MovedMemories(groups, namespace, into, len(versions), current_again)
 
 
