@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -242,6 +243,15 @@ def test_repeating_the_command_finishes_an_interrupted_move(
         patched.setattr(namespaces, "_move_files", cut)
         with pytest.raises(KeyboardInterrupt):
             namespaces.move(store, config, "bob", "robert", merge=False)
+    with monkeypatch.context() as patched:
+        problem = StoreBusy("another program kept it busy; nothing was written; try again")
+        patched.setattr(type(store), "remove", Mock(side_effect=problem))
+        with pytest.raises(StoreBusy) as raised:
+            namespaces.move(store, config, "bob", "robert", merge=False)
+    assert str(raised.value) == (
+        "the memories are now in robert, but may not be erased completely from bob (another "
+        "program kept it busy); repeat the move"
+    )
     assert namespaces.move(store, config, "bob", "robert", merge=False).left == 0
     assert visible_content(config, "robert") == before
 

@@ -1,5 +1,6 @@
 """Moves records to another namespace of the same store, with their versions, times and vectors."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -89,15 +90,28 @@ def move(
         store.patch([end_version(record, now, "delete") for record in live])
         current_again = find_current_again(store, live, now)
     repeating = find_repeating(store, namespace, set(groups))
-    try:
+    with erasing_moved(namespace, into, f"forget them in {namespace}"):
         store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
+    return MovedMemories(groups, namespace, into, len(versions), current_again)
+
+
+@contextlib.contextmanager
+def erasing_moved(namespace: str, into: str, advice: str) -> Iterator[None]:
+    """Make a store's errors say that the records are in the other namespace.
+
+    Args:
+        namespace: The namespace from which they are erased.
+        into: The namespace to which they were copied.
+        advice: How to finish the erasure.
+    """
+    try:
+        yield
     except StoreError as exc:
         why = str(exc).partition(";")[0]
         raise type(exc)(
             f"the memories are now in {into}, but may not be erased completely from {namespace} "
-            f"({why}); forget them in {namespace}"
+            f"({why}); {advice}"
         ) from exc
-    return MovedMemories(groups, namespace, into, len(versions), current_again)
 
 
 def _copy_reinforcements(
