@@ -217,6 +217,20 @@ def test_the_server_records_the_figures_of_the_hooks_that_it_answers(
     assert figures["tokens"] > 0
 
 
+def test_a_prompt_that_switches_memory_on_counts_as_a_prompt(
+    hook: Hook, home: Path, serving: Serve
+) -> None:
+    serving()
+    assert DEPLOY in hook("user-prompt", {"prompt": "memory on"}).context
+    operations: list[str] = []
+    until = time.monotonic() + 60
+    while not operations:  # the hook records the event after its answer
+        assert time.monotonic() < until
+        lines = (home / "events.jsonl").read_text().splitlines()
+        operations = [json.loads(line)["op"] for line in lines if '"hook.' in line]
+    assert operations == ["hook.user-prompt"]
+
+
 def test_a_hook_recalls_by_itself_if_the_server_hangs(
     count_answers: Callable[[], int], hook: Hook, home: Path, serving: Serve
 ) -> None:

@@ -368,6 +368,7 @@ class EventHandler:
         if reason:
             return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
+        request.counts = False  # a server would count it as the start of a session
         return self._recall(request, "Memory is on.")
 
     def _send_interim(self, answer: bytes = b"") -> None:
