@@ -156,6 +156,21 @@ def test_the_owner_sees_agents_and_their_hooks(site: Site, asking: httpx.Client)
     assert ">Please water the plants</a>" in page
 
 
+def test_a_host_with_our_plugin_is_called_connected(
+    asking: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "memory search" in asking.get("/agents?format=json").json()["start"]["text"]
+    settings = tmp_path / ".claude" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"enabledPlugins": {"memories@memories": true}}')
+    page = asking.get("/agents").text
+    assert "connected by its plugin" in page
+    assert "memory connect claude-code" not in page
+    block = asking.get("/agents?format=json").json()["start"]["text"]
+    assert ("search_memories" in block, "memory search" in block) == (True, False)
+
+
 def test_a_host_whose_file_is_malformed_is_not_called_connected(
     asking: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.config import registers
 from memories.connect.connect import Connector
 from memories.connect.hosts import Where, load_hosts
-from memories.connect.status import describe_problem, find_connections, is_installed
+from memories.connect.status import (
+    describe_problem,
+    find_connections,
+    has_plugin,
+    is_installed,
+)
 from memories.core.urls import without_password
 from memories.errors import InvalidInput, MemoriesError
 from memories.hooks import hook, inbox, model_context, runs, switch
@@ -98,8 +103,11 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         why = "The context that hooks gave an agent in the past is not recorded."
         return explain_present(request, "Agents", why)
     chosen = _read_choice(request)
+    described = _describe_hosts(memories, chosen.host) if request.is_owner else {}
     situation = _find_situation(memories, request, chosen)
     situation = situation._replace(open_in_server=request.open_memories)
+    if described.get("is_by_plugin"):
+        situation = situation._replace(client="mcp")  # the plugin brings the MCP server
     seen = preview(situation, chosen.folder, chosen.message)
     data = {
         "host": chosen.host,
@@ -120,9 +128,7 @@ def agents(memories: "Memories", request: PageRequest) -> View:
         "off": why_off,
         "today": _captured_today(memories),
     }
-    if request.is_owner:
-        more |= _describe_hosts(memories, chosen.host)
-    return View("agents.html", data, more)
+    return View("agents.html", data, more | described)
 
 
 def _read_choice(request: PageRequest) -> PreviewRequest:
@@ -251,8 +257,10 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
     connector = Connector(Where(Path.home(), os.environ), registers())
     problem = ""
     connections: list[HostConnection] = []
+    by_plugin: set[str] = set()
     try:
         connections = find_connections(connector, None)
+        by_plugin = {name for name in load_hosts() if has_plugin(connector, name)}
     except MemoriesError as exc:
         problem = str(exc)
     home = str(memories.config.home)
@@ -261,9 +269,10 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
     missing: list[str] = []
     for name, known_host in load_hosts().items():
         own = [connection for connection in connections if connection.host == name]
-        if own or name in runs_of or is_installed(known_host, connector.where):
+        is_here = name in by_plugin or is_installed(known_host, connector.where)
+        if own or name in runs_of or is_here:
             row = {"name": name, "title": known_host.title, "runs": runs_of.get(name, [])}
-            rows.append(row | _describe_connections(own))
+            rows.append(row | _describe_connections(own, is_by_plugin=name in by_plugin))
         else:
             missing.append(known_host.title)
     namespaces = [
@@ -275,6 +284,7 @@ def _describe_hosts(memories: "Memories", host: str) -> dict[str, Any]:
         "agents": rows,
         "missing": missing,
         "problem": problem,
+        "is_by_plugin": host in by_plugin,
         "connected_as": namespaces[0] if namespaces else "",
         "inbox_bytes": inbox.size(home),
     }
@@ -289,8 +299,12 @@ def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
     return runs_of
 
 
-def _describe_connections(connections: "list[HostConnection]") -> dict[str, Any]:
+def _describe_connections(
+    connections: "list[HostConnection]", *, is_by_plugin: bool
+) -> dict[str, Any]:
     """Return a host's state in words."""
+    if not connections and is_by_plugin:
+        return {"state": "connected by its plugin", "is_connected": True, "problem": ""}
     if not connections:
         return {"state": "not connected", "is_connected": False, "problem": ""}
     problems = [
