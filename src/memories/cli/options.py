@@ -33,7 +33,7 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-# for these parameters, the kind of names in the store that a shell offers as completions
+# for these parameters, the kind of names that a shell completes
 _COMPLETED = {
     "conversation": "conversations", "key": "keys", "project": "project", "supersedes": "ids",
 }  # fmt: skip

@@ -681,10 +681,7 @@ _LEFT_OUT = {
 
 
 def describe_left_out(reasons: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Describe the texts that a context leaves out, and how to include them.
-
-    The description is empty if nothing is left out.
-    """
+    """Describe the texts that a context leaves out, and how to include them; empty for none."""
     parts = []
     for reason, description in _LEFT_OUT.items():
         if reason in reasons:

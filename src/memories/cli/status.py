@@ -263,7 +263,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _callers(figures: "Stats") -> Iterator[str]:
-    """Yield a line each with the number of operations by agent, project and namespace."""
+    """Yield lines with the number of operations by agent, project and namespace."""
     groups = {
         "agent": figures.agents,
         "project": figures.projects,

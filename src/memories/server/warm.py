@@ -442,7 +442,6 @@ class Warm:
                 self._served.end(STOPPED)
 
     def _run_command(self, request: dict[str, Any], stdin: bytes) -> bytes:
-        """Run a command; return its response."""
         environment = {str(name): str(value) for name, value in request["env"].items()}
         written: list[tuple[int, bytes]] = []
         caller = Caller(

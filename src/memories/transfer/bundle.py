@@ -213,7 +213,6 @@ def _slug(text: str) -> str:
 def _render(
     rows: Sequence[Mapping[str, Any]], path: str, paths: Mapping[tuple[str, str], str]
 ) -> str:
-    """Return the content of a memory's file."""
     last = dict(rows[-1])
     text = last["text"]
     last["text"] = None

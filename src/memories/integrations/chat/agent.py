@@ -257,7 +257,6 @@ def _describe_failure(exc: Exception) -> str:
 
 @contextmanager
 def _log_duration(step: str) -> Iterator[None]:
-    """Log how long a step takes."""
     start = time.perf_counter()
     try:
         yield

@@ -325,7 +325,7 @@ class Access:
     def _count(self, sender: str, rate: float, burst: float) -> None:
         """Count a request against a sender's limit of `rate` requests per second.
 
-        After a pause, up to `burst` requests may come at once.
+        Up to `burst` requests may come at once.
 
         Raises:
             Refused: 429, the sender has reached the limit.

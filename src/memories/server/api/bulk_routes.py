@@ -38,7 +38,6 @@ _DECIDE: Fields = {
 
 
 def _change_many(call: Call, run: Callable[..., Affected], *names: str) -> Any:
-    """Run a bulk change with the request's arguments; return its report."""
     arguments = {name: call.arguments[name] for name in names if name in call.arguments}
     show = call.arguments.get("show", _DEFAULT_STEPS)
     if not 0 <= show <= MAX_LIMIT:

@@ -302,7 +302,6 @@ def _runs_by_host(home: str) -> dict[str, list[dict[str, Any]]]:
 def _describe_connections(
     connections: "list[HostConnection]", *, is_by_plugin: bool
 ) -> dict[str, Any]:
-    """Return a host's state in words."""
     if not connections and is_by_plugin:
         return {"state": "connected by its plugin", "is_connected": True, "problem": ""}
     if not connections:

@@ -73,7 +73,6 @@ def show_results(memories: "Memories", request: PageRequest) -> View:
 
 
 def _explain(hit: "Hit", candidate: "Considered | None", terms: Sequence[str]) -> Why:
-    """Explain in sentences and numbers why a search found a hit."""
     sentences = []
     numbers: list[tuple[str, float | int]] = []
     if hit.calibrated is not None:
