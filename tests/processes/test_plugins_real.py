@@ -73,4 +73,6 @@ def test_a_host_accepts_the_plugin_and_recalls_memories(
             [*command, *(each.format(market=market) for each in arguments)], home, work, **variables
         )
     run(command_of(agent, clients, "When does the release train leave?"), home, work, **variables)
-    assert any(FACT in text for request in fake.requests for text in texts(request))
+    [block, *_] = [text for request in fake.requests for text in texts(request) if FACT in text]
+    way = "memory search" if host == "opencode" else "Query deep storage: search_memories"
+    assert way in block

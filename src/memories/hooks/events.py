@@ -7,12 +7,7 @@ import sys
 import time
 
 from memories.hooks import files, host_events, inbox, runs, session, switch
-from memories.hooks.host_events import (
-    CHECK,
-    HostEvent,
-    render_answer,
-    working_folder,
-)
+from memories.hooks.host_events import CHECK, HostEvent, render_answer, working_folder
 from memories.hooks.recall_strategy import (
     HookContext,
     RecallRequest,
