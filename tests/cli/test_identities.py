@@ -7,9 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
+
+from memories import Memories, StoreBusy
 
 Command = Callable[..., Any]
 ACME = "example.com/acme/shop"
@@ -225,6 +228,21 @@ def test_merging_projects_changes_tags_and_can_be_undone(memory: Command, shop: 
     assert memory("history", made).json["count"] == 2
     memory(*shlex.split(done["undo"])[1:])
     assert memory("get", made).json["project"] == ACME
+
+
+def test_an_error_in_a_merge_says_that_the_alias_was_added(
+    memory: Command, stored: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored("Deploys happen on Tuesdays", "--project", "web")
+    assert memory("projects", "merge", "web", "shop", "--show", "5000").code == 2
+    assert memory("projects").json["aliases"] == {}
+    problem = StoreBusy("another program kept it busy; nothing was written; try again")
+    monkeypatch.setattr(Memories, "tag_where", Mock(side_effect=problem))
+    assert memory("projects", "merge", "web", "shop").error == (
+        "web is now another name for shop, but another program kept it busy; try again; running "
+        "the command again does the rest"
+    )
+    assert memory("projects").json["aliases"] == {"web": "shop"}
 
 
 @pytest.mark.parametrize(

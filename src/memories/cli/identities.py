@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.settings import Config
     from memories.stores import Store
+    from memories.write.bulk import Affected
 
 _NOTHING = "Nothing here."
 
@@ -384,13 +385,20 @@ def _alias(
         raise InvalidInput(
             f'"{safe(target)}" is already a name of "{safe(alias)}"; give two different projects'
         )
-    if not dry_run:
-        registry.set_alias(home, alias, project)
-        record_change(f"{alias} is now another name for {project}")
-    if merge:
+
+    def register(again: str = "") -> None:
+        if not dry_run:
+            registry.set_alias(home, alias, project)
+            record_change(f"{alias} is now another name for {project}", again)
+
+    def rename() -> "Affected":
+        register("running the command again does the rest")
         renamed = {f"project={alias}": f"project={project}"}
-        run = partial(memories.tag_where, None, rename_tags=renamed, dry_run=dry_run)
-        return change_many(run, show)
+        return memories.tag_where(None, rename_tags=renamed, dry_run=dry_run)
+
+    if merge:
+        return change_many(rename, show)
+    register()
     emit(
         {"alias": alias, "project": project},
         f"{safe(alias)} is now another name for {safe(project)}.",
