@@ -181,7 +181,7 @@ def test_a_copy_changed_in_the_meantime_is_not_overwritten(
             with pytest.raises(ZeroDivisionError):
                 bob.move(ids[:1], "alice")
         alice.update(ids[0], "Deploys happen on Mondays")
-        with pytest.raises(RequestError, match=f"alice has another memory with the id {ids[0]}"):
+        with pytest.raises(RequestError, match=f"alice has other versions of {ids[0]}"):
             bob.move(ids[:1], "alice")
         assert alice.get(ids[0]).content == "Deploys happen on Mondays"
 

@@ -77,7 +77,10 @@ def move(
             )
             copies = find_copies(store, records, into, _hash_of_copy)
             if copies is None:
-                raise RequestError(f"{into} has another memory with the id {group}; none was moved")
+                raise RequestError(
+                    f"{into} has other versions of {group}, or another memory with that id; none "
+                    f"was moved; if an earlier move was interrupted, forget {group} in {namespace}"
+                )
             versions += records
             new += [record for record in records if record.ref not in copies]
         for description in describe_taken_keys(store, new, into):
