@@ -56,7 +56,7 @@ ORDER = {
     "memories.read": "expressions replacements turns versions < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns bulk < forget
-        repetitions < writer < comparison < tidy < truth create < review rollback""",
+        repetitions < writer < similar < tidy < truth create < review rollback""",
     "memories.write.compare": "quick_checks vocabulary < reading grammar < word_order "
     "< duplicates < frames < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <
@@ -70,7 +70,7 @@ ORDER = {
     "memories.identity": "git registry tokens < namespaces session_block project < place prompt",
     "memories.answers": "advice compare fields < compact shapes < conversation_shapes store_shapes",
     "memories.hooks": """files gate sentences < session inbox host_events < switch runs recall_strategy <
-        prompt_recall < model_context < events preview < transcripts hook < phrases < proposals < flush""",
+        prompt_recall < model_context < handler preview < transcripts hook < phrases < proposals < flush""",
     "memories.connect": "jsonc toml program files < hosts < entries < connect < status < report",
     "memories.cli": """output complete < text app < options < backup bulk < search turns stores
         status serve identities < review < agents connect memories

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from memories.stores import Store
     from memories.transfer.audit import LogFilters
     from memories.write.bulk import Affected, Step
-    from memories.write.comparison import Similar
     from memories.write.create import Created
+    from memories.write.similar import Similar
 
 __version__ = "0.1.0"
 
@@ -127,7 +127,7 @@ _HOMES = {
         "memories": "Memories",
         "stores": "Store",
         "write.create": "Created",
-        "write.comparison": "Similar",
+        "write.similar": "Similar",
         "write.bulk": "Affected Step",
         "transfer.audit": "LogFilters",
         "read.turns": "Turn TurnDraft",

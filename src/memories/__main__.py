@@ -96,14 +96,14 @@ def _start_server(store: str) -> None:
 
 def run_for_client(
     arguments: "Sequence[str]",
-    open_memory: "Callable[[Config, bool], Memories] | None" = None,
+    open_memories: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
     """Run a command for a server's client, or locally after the connection to a server was lost.
 
     Args:
         arguments: The arguments of the command.
-        open_memory: Opens the memory for the command.
+        open_memories: Opens the memory for the command.
         create_id: The id of the memory that the command creates.
 
     Returns:
@@ -112,11 +112,11 @@ def run_for_client(
     if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.model_context import answer_as_server
 
-        sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memory))
+        sys.stdout.write(answer_as_server(sys.stdin.buffer.read(), open_memories))
         return 0, ""
     from memories.cli import options, output
 
-    options.OPEN_MEMORY.set(open_memory)
+    options.OPEN_MEMORY.set(open_memories)
     options.CREATE_ID.set(create_id)
     code = run(arguments)
     return code, output.change() or ""

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from memories.write.accesses import Accesses
     from memories.write.bulk import Affected
     from memories.write.captured import UnstoredTexts
-    from memories.write.comparison import Repeat
     from memories.write.create import Batch, Created
     from memories.write.review import Review
+    from memories.write.similar import Repeat
     from memories.write.truth import Truth
     from memories.write.writer import Writer
 
@@ -1119,7 +1119,7 @@ class Memories:
             where: Only memories that match this expression. They are compared with all memories.
             limit: The maximum number, up to 1,000; by default the setting `default_limit`.
         """
-        from memories.write.comparison import find_repeats
+        from memories.write.similar import find_repeats
 
         with noting(self.config, "duplicates", **self.event_figures()) as figures:
             repeats = find_repeats(self._writer(), self._selector(where))

@@ -24,8 +24,8 @@ from memories.errors import StoreError
 from memories.hooks.transcripts import Utterance
 from memories.transfer import foreign
 from memories.transfer.sources import SOURCES, recognize
-from memories.write.comparison import Similar
 from memories.write.review import Rivals
+from memories.write.similar import Similar
 
 if TYPE_CHECKING:
     import subprocess

@@ -14,8 +14,8 @@ import pytest
 from forked import Forked
 from memories import Memories
 from memories.core.disk import make_folder, try_lock
-from memories.hooks.events import EventHandler, HookCall
 from memories.hooks.flush import Flushed, flush
+from memories.hooks.handler import EventHandler, HookCall
 from memories.hooks.host_events import HostEvent
 from memories.hooks.switch import SwitchState
 from memories.write.captured import FLUSH_LOCK

@@ -188,10 +188,10 @@ def test_only_the_stop_event_starts_a_flusher(
     """An agent that uses tools answers many times in a turn; answers are stored when it stops."""
     script = """
 import sys
-from memories.hooks import events, hook
-events.start_flusher = lambda home: sys.stderr.write("started")
+from memories.hooks import handler, hook
+handler.start_flusher = lambda home: sys.stderr.write("started")
 given = hook.parse_arguments([sys.argv[1], "--host", "cursor", "--capture"])
-events.handle(given)
+handler.handle(given)
 """
     started = {}
     for event in ("answer", "stop"):

@@ -17,7 +17,7 @@ from forked import Forked
 from hooks.conftest import Hook, flush_inbox, tree
 from memories import Memories
 from memories.cli import COMMANDS
-from memories.hooks import events, inbox, runs
+from memories.hooks import handler, inbox, runs
 from memories.hooks import hook as hooks
 
 HOOK = [sys.executable, "-m", "memories", "hook"]
@@ -155,7 +155,7 @@ def test_a_hook_with_an_invalid_setting_prints_nothing(hook: Hook, home: Path) -
 def test_a_hook_with_a_missing_module_prints_nothing(home: Path, tmp_path: Path) -> None:
     """A module can be missing after an interrupted update."""
     script = (
-        "import sys; sys.modules['memories.hooks.events'] = None; sys.argv[1:] = sys.argv[2:]\n"
+        "import sys; sys.modules['memories.hooks.handler'] = None; sys.argv[1:] = sys.argv[2:]\n"
     )
     script += "from memories.__main__ import main; main()"
     command = [sys.executable, "-c", script, "x", "hook", "stop", "--host", "codex"]
@@ -229,10 +229,10 @@ def is_gone(process: int) -> bool:
 def test_a_hook_survives_a_child_that_hangs_crashes_or_raises(hanging: str, home: Path) -> None:
     script = f"""
 import sys
-from memories.hooks import events, hook
+from memories.hooks import handler, hook
 def work(given):
     {hanging}
-events.handle = work
+handler.handle = work
 hook.main(["stop", "--host", "codex", "--seconds", "2"])
 """
     done = subprocess.run(
@@ -328,10 +328,10 @@ def test_a_hook_that_only_appends_loads_no_heavy_module(folder: Path, home: Path
     """A hook is fast because it imports little; `python -m bench hooks` measures the time."""
     script = """
 import sys
-from memories.hooks import events, hook
+from memories.hooks import handler, hook
 given = hook.parse_arguments(["pre-compact", "--host", "codex", "--capture"])
-events.start_flusher = lambda home: None
-events.handle(given)
+handler.start_flusher = lambda home: None
+handler.handle(given)
 heavy = {"pathlib", "typing", "subprocess", "click", "logging", "datetime", "threading", "tomllib"}
 heavy.add("memories.config")
 sys.stdout.write(repr(sorted(heavy & sys.modules.keys())))
@@ -364,7 +364,7 @@ def test_a_flusher_outlives_the_hook(hook: Hook, home: Path, folder: Path) -> No
             "Noted.",
         ]
     assert flush_inbox(home).waiting == 0
-    assert events.MAX_EVENT_BYTES > inbox.MAX_TEXT
+    assert handler.MAX_EVENT_BYTES > inbox.MAX_TEXT
 
 
 def test_events_of_subagents_are_ignored(hook: Hook, home: Path) -> None:

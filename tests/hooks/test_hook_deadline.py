@@ -14,7 +14,7 @@ import pytest
 from memories import Memories
 from memories.config import load_config
 from memories.hooks import session
-from memories.hooks.events import MISSED, EventHandler, HookCall, record_failure
+from memories.hooks.handler import MISSED, EventHandler, HookCall, record_failure
 from memories.hooks.hook import SECONDS, limit_seconds
 from memories.hooks.host_events import HostEvent
 from memories.hooks.recall_strategy import (

@@ -494,9 +494,9 @@ def test_a_hook_with_nothing_to_do_loads_no_settings(home: Path) -> None:
     """Without `--capture`, the stop event does nothing; not even its figures are recorded."""
     script = """
 import os, sys
-from memories.hooks import events
+from memories.hooks import handler
 from memories.hooks.hook import parse_arguments
-outcome = events.handle(parse_arguments(["stop", "--host", "codex"]))
+outcome = handler.handle(parse_arguments(["stop", "--host", "codex"]))
 outcome.follow_up()
 print(outcome.answer, sorted({"memories.config", "memories.core.events"} & sys.modules.keys()))
 """

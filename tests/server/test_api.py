@@ -41,8 +41,8 @@ from memories.server.pages import routes as pages
 from memories.settings import Config
 from memories.stores import claims, open_store
 from memories.transfer import migrate
-from memories.write.comparison import Similar
 from memories.write.create import Created
+from memories.write.similar import Similar
 
 BASE = "http://127.0.0.1:8765"
 Token = Callable[..., dict[str, str]]

@@ -70,7 +70,7 @@ from memories.stores.documents.driver import (  # noqa: E402  # noqa: E402
     parse_tls,
 )
 from memories.stores.documents.schema import LIVE, PENDING  # noqa: E402
-from memories.stores.documents.store import RemoteStore  # noqa: E402
+from memories.stores.documents.store import DocumentStore  # noqa: E402
 from memories.stores.records import (  # noqa: E402
     Patch,
     Ref,
@@ -248,11 +248,11 @@ def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         remote_changes, "_lock_file", lambda url: tmp_path / f"{url.rpartition('/')[2]}.lock"
     )
 
-    def open_one(space: Space | None) -> RemoteStore:
-        return RemoteStore(MemoryDriver(server, "memory://here"), space)
+    def open_one(space: Space | None) -> DocumentStore:
+        return DocumentStore(MemoryDriver(server, "memory://here"), space)
 
-    def open_elsewhere(space: Space | None) -> RemoteStore:
-        return RemoteStore(MemoryDriver(server, "memory://elsewhere"), space)
+    def open_elsewhere(space: Space | None) -> DocumentStore:
+        return DocumentStore(MemoryDriver(server, "memory://elsewhere"), space)
 
     open_one.elsewhere = open_elsewhere  # type: ignore[attr-defined]
     return open_one
@@ -290,7 +290,7 @@ def live(server: Server) -> None:
 # --- interruptions between two requests
 
 
-def update(store: RemoteStore) -> None:
+def update(store: DocumentStore) -> None:
     """Write the second version of a memory, as the service does."""
     with store.transaction():
         store.patch([Patch(Ref(MEMORY, "ann", "m", 1), at(5), "update", {"mark": 1})])

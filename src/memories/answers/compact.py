@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
     from memories.scratchpad.entries import Entry
     from memories.search.results import Hit
-    from memories.write.comparison import Similar
     from memories.write.create import Created
+    from memories.write.similar import Similar
 
 NOTHING = "nothing found"
 MAX_SHOWN = 2_000  # maximum number of characters per text, if there are several texts

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from memories.search.results import Explanation, Hit
     from memories.transfer.moves import MovedMemories
     from memories.write.bulk import Affected
-    from memories.write.comparison import Similar
     from memories.write.create import Created
     from memories.write.review import Reviewed, Rivals
+    from memories.write.similar import Similar
     from memories.write.truth import Verification
 
 HINT_DUPLICATE = (

@@ -18,7 +18,7 @@ from memories.cli.options import (
     named_options,
     namespace_option,
     no_shared_option,
-    open_memory,
+    open_memories,
     store_option,
     whole_number_or,
     with_memories,
@@ -274,7 +274,7 @@ def _build_session_block(
     if content is not None:
         judge = Judge(roots(here(config)), cache_of(config.home, config.namespace))
         return render(wanted, content.with_verdicts(judge, now))
-    with open_memory(config, shared=shared) as memories:
+    with open_memories(config, shared=shared) as memories:
         return build_for_request(memories, wanted)
 
 
@@ -344,7 +344,7 @@ def flush(config: "Config", quiet: bool) -> int:
     if not quiet:
         waiting: dict[str, int] = {}
         if not flushed.reasons:
-            with open_memory(config, shared=True) as memories:
+            with open_memories(config, shared=True) as memories:
                 for counts in memories.namespaces():
                     if counts.pending_count:
                         waiting[counts.name] = counts.pending_count

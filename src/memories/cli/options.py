@@ -43,7 +43,7 @@ _COMPLETED = {
 # the command is run again here. Because of this id, a command that runs twice stores only one
 # memory.
 OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
-    "open_memory", default=None
+    "open_memories", default=None
 )
 CREATE_ID: ContextVar[str] = ContextVar("create_id", default="")
 STORES_TO_SERVE: list[str] = []  # stores of runs whose settings ask for a server
@@ -131,7 +131,7 @@ def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
             is_named = reads and config.sources["store"] != "default"
             path = local_path(config.store) if is_named else None
             was_missing = path is not None and not os.path.lexists(path)
-            with open_memory(config, shared=not no_shared) as memories:
+            with open_memories(config, shared=not no_shared) as memories:
                 if selects:
                     named = [arguments.pop(name) for name in ("ids", "key", "project")]
                     arguments["selection"] = select(memories, *named)
@@ -174,7 +174,7 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 
 
 @contextlib.contextmanager
-def open_memory(config: "Config", *, shared: bool) -> "Iterator[Memories]":
+def open_memories(config: "Config", *, shared: bool) -> "Iterator[Memories]":
     """Open this run's memory, and store the edits made in its scratchpad file.
 
     Damaged records and the stored edits are reported.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
     from memories.search.filters import SearchFilters
-    from memories.write.comparison import Repeat
+    from memories.write.similar import Repeat
     from memories.write.truth import Verification
 
 _TAG_CHANGES = ("set", "remove", "rename", "merge")

@@ -19,7 +19,7 @@ from memories.cli.options import (
     format_option,
     namespace_option,
     no_shared_option,
-    open_memory,
+    open_memories,
     read_argument,
     store_option,
     where_option,
@@ -272,7 +272,7 @@ def apply_edits(
         if namespaces is not None and namespace not in namespaces:
             missing += [line for edit in edits for line in edit.lines]
             continue
-        with open_memory(config._replace(namespace=namespace), shared=False) as memories:
+        with open_memories(config._replace(namespace=namespace), shared=False) as memories:
             for edit in edits:
                 history = None
                 with contextlib.suppress(MemoriesError):
@@ -297,7 +297,7 @@ def _store_edits(config: "Config", edited: "Sequence[tuple[Memory, str]]", *, re
 
     begin_change()
     for namespace, pairs in groupby(edited, key=lambda pair: pair[0].namespace):
-        with open_memory(config._replace(namespace=namespace), shared=False) as memories:
+        with open_memories(config._replace(namespace=namespace), shared=False) as memories:
             for memory, text in pairs:
                 changed = memories.update(memory.id, text, redact=redact, if_version=memory.version)
                 record_change(f"{memory.id} was updated", "running the command again does the rest")

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from memories.read.turns import Turn
     from memories.search.results import Considered, Explanation, Hit
     from memories.write.bulk import Affected
-    from memories.write.comparison import Similar
     from memories.write.create import Created
     from memories.write.review import Reviewed, Rivals
+    from memories.write.similar import Similar
 
 MAX_LINES = 6  # maximum number of lines of each text that are shown on a terminal
 MAX_SHOWN = 2_000  # maximum number of characters of each text, if there are several

@@ -22,7 +22,7 @@ from memories.errors import ConfigError, SystemFault
 from memories.guard.origin import user
 from memories.guard.validate import amount
 from memories.hooks import files, inbox, runs, session
-from memories.hooks.events import store_mark
+from memories.hooks.handler import store_mark
 from memories.hooks.proposals import KnownTexts, SessionSource, propose
 from memories.hooks.sentences import split_sentences
 from memories.hooks.switch import parse_wish

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from memories.hooks.events import HookCall, Outcome
+    from memories.hooks.handler import HookCall, Outcome
     from memories.hooks.recall_strategy import AskServer
 
     Work = Callable[..., Outcome]  # its last argument is a function that sends an interim response
@@ -83,7 +83,7 @@ def parse_arguments(arguments: "Sequence[str]") -> "HookCall":
     Raises:
         UsageError: An argument is unknown, or the event or the host is missing.
     """
-    from memories.hooks.events import HookCall
+    from memories.hooks.handler import HookCall
 
     call = HookCall()
     words = list(arguments)
@@ -173,21 +173,21 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-# The next two functions import `events` in the child, since the import may be slow on a busy
+# The next two functions import `handler` in the child, since the import may be slow on a busy
 # machine.
 
 
 def _handle(call: "HookCall", send_interim: "Callable[[bytes], None]") -> "Outcome":
-    from memories.hooks import events
+    from memories.hooks import handler
 
     call.send_interim = send_interim
-    return events.handle(call)
+    return handler.handle(call)
 
 
 def _record_failure(call: "HookCall | None", reason: str, _send_interim: object) -> "Outcome":
-    from memories.hooks import events
+    from memories.hooks import handler
 
-    return events.record_failure(call, reason)
+    return handler.record_failure(call, reason)
 
 
 def _run_in_child(

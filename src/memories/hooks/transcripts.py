@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from memories.core.disk import read_file, replacing
 from memories.hooks import files, runs
-from memories.hooks.events import RESUMED
+from memories.hooks.handler import RESUMED
 from memories.hooks.host_events import (
     SYSTEM_SOURCES,
     clean_prompt,

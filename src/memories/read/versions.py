@@ -127,7 +127,7 @@ def hold_back(record: Record) -> Record:
 
 
 def next_version(
-    latest: Record, operation: str, now: datetime, *, fresh: bool, **changes: Any
+    latest: Record, operation: str, now: datetime, *, restarts_decay: bool, **changes: Any
 ) -> Record:
     """Return the record of a memory's next version.
 
@@ -135,13 +135,13 @@ def next_version(
         latest: The latest version of the memory.
         operation: `update`, `restore` or `confirm`.
         now: The time of writing.
-        fresh: Restart the decay, since the memory was restated; otherwise it continues.
+        restarts_decay: Whether the memory was restated. Otherwise its decay continues.
         **changes: New values: `text`, `labels`, `fields` to set, or `pinned`.
     """
     written_at = to_millis(latest.created_at)
     copied = list(_COPIED_FIELDS)
     fields: dict[str, Any] = {"first_at": written_at}
-    if not fresh:
+    if not restarts_decay:
         copied += ["aging_from", "reinforced_at"]
         fields["aging_from"] = written_at
     if changes.get("text", latest.text) == latest.text:

@@ -27,7 +27,7 @@ from memories.stores.documents.driver import (
     check_key,
     parse_tls,
 )
-from memories.stores.documents.store import RemoteStore
+from memories.stores.documents.store import DocumentStore
 from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.records import Collection, Space
 
@@ -504,8 +504,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,99}")
 _COLLECTION = "memories"
 
 
-class ChromaStore(RemoteStore):
-    """Implements `Store` on a server of Chroma 1.0 or newer; see `RemoteStore` for its limits."""
+class ChromaStore(DocumentStore):
+    """Implements `Store` on a server of Chroma 1.0 or newer; see `DocumentStore` for its limits."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class Store(Protocol):
         The transaction commits completely or undoes everything. Transactions nest: only the
         outermost one commits, and a failed write undoes its own changes even if the error is
         caught. A backend without transactions documents its guarantees in its class docstring, as
-        `documents.store.RemoteStore` does.
+        `documents.store.DocumentStore` does.
 
         Raises:
             StoreBusy: Another process kept the store locked for too long.

@@ -24,8 +24,8 @@ from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
 from memories.transfer.sources.items import Item, SourceMessage, add_tag, one_line
-from memories.write.comparison import compare
 from memories.write.create import Batch, Created, Prepared, prepare_batches
+from memories.write.similar import find_similar
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
 
@@ -387,7 +387,7 @@ class Importer:
         for prepared in batch.drafts:
             is_known = self._is_imported(prepared.draft)
             if not self._terms.trusted and not is_known:
-                comparison = compare(self._writer, prepared.draft, prepared.vectors)
+                comparison = find_similar(self._writer, prepared.draft, prepared.vectors)
                 is_known = comparison.same is not None
             if not is_known:
                 drafts.append(prepared)

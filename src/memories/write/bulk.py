@@ -323,7 +323,9 @@ def retag(
                 pairs: list[tuple[Record, Record]] = []
                 for record in filter(changes, _read_again(store, selector, batch)):
                     tags = validate.tags(tagging.apply(tags_of(record.labels)))
-                    new = versions.next_version(record, "update", at, fresh=False, labels=tags)
+                    new = versions.next_version(
+                        record, "update", at, restarts_decay=False, labels=tags
+                    )
                     pairs.append((record, new))
                 pairs = _without_taken_keys(lookup, pairs, tally)
                 before = [latest for latest, _ in pairs]

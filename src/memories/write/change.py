@@ -95,7 +95,7 @@ def update(
             latest,
             "update",
             now,
-            fresh=is_new_text,
+            restarts_decay=is_new_text,
             text=text,
             labels=validate.tags(tags),
             fields={"redacted": " ".join(all_kinds) or None, **declared},
@@ -140,7 +140,9 @@ def append_confirmation(
     vectors = _embed(embedder, lookup.find_live(memory_id).text)
     with lookup.store.transaction():
         latest = lookup.find_live(memory_id)
-        new = versions.next_version(latest, "confirm", now, fresh=True, fields=dict(fields))
+        new = versions.next_version(
+            latest, "confirm", now, restarts_decay=True, fields=dict(fields)
+        )
         new = update_links_after_restating(lookup.store, latest, new)
         return _append(lookup.store, latest, new, vectors)
 
@@ -265,7 +267,7 @@ def pin(
                 f"{MOST_PINNED} memories are already pinned, which is the limit; unpin one first; "
                 "to list them, run memory scratchpad show"
             )
-        new = versions.next_version(latest, "update", now, fresh=False, pinned=pinned)
+        new = versions.next_version(latest, "update", now, restarts_decay=False, pinned=pinned)
         return append_same(lookup.store, latest, new, vectors)
 
 
@@ -306,7 +308,7 @@ def restore(lookup: Lookup, embedder: "Embedder | None", memory_id: str, now: da
             raise RequestError(
                 f'another memory now has the key "{key}"; delete or update that one first'
             )
-        new = without_links(versions.next_version(latest, "restore", now, fresh=False))
+        new = without_links(versions.next_version(latest, "restore", now, restarts_decay=False))
         if latest.text != deleted.text:
             vectors = _embed(embedder, latest.text)
         restored = _append(lookup.store, latest, new, vectors)
@@ -336,7 +338,7 @@ def restore_version(
             latest,
             "restore",
             now,
-            fresh=old.text != latest.text,
+            restarts_decay=old.text != latest.text,
             text=old.text,
             labels=tags,
             fields=fields,

@@ -9,7 +9,7 @@ A draft passes through these steps:
    server, `server.group_commit` opens one for the batches of several commands.
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
-4. `comparison.compare` finds the stored memories that resemble the draft. The result is a
+4. `similar.find_similar` finds the stored memories that resemble the draft. The result is a
    `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory.
    A pending draft is also compared with other pending drafts and with rejected ones
    (`_store_pending`).
@@ -37,11 +37,11 @@ from memories.read import versions
 from memories.stores.logged import append_as_stamped, buffered_transaction, stamp_record
 from memories.stores.protocol import Store, add_count_to_errors, refuse_other_model
 from memories.stores.records import Collection, Filter, Record
-from memories.write.comparison import (
+from memories.write.similar import (
     Comparison,
     Similar,
     choose_similar_to,
-    compare,
+    find_similar,
     with_correction,
 )
 from memories.write.suspicion import mark_suspicious
@@ -265,7 +265,7 @@ def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Re
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
-        comparison = compare(writer, draft, prepared.vectors)
+        comparison = find_similar(writer, draft, prepared.vectors)
     # A key identifies the memory to write, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same), comparison.same
@@ -328,16 +328,16 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     # This must precede `link_correction`, which skips memories that the superseded one still
     # corrects.
     writer.retire(superseded, memory_id, created_at)
-    if comparison.corrected:
+    if comparison.to_correct:
         from memories.write.links import link_correction  # lazy: few memories correct others
 
         is_newest = draft.created_at is None
         record = link_correction(
-            writer.store, record, comparison.corrected, now=writer.now, is_newest=is_newest
+            writer.store, record, comparison.to_correct, now=writer.now, is_newest=is_newest
         )
     append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
     similar_to = choose_similar_to(writer, draft, comparison, prepared.vectors)
-    if comparison.corrected:
+    if comparison.to_correct:
         # These memories were read before the link was made.
         similar_to = tuple(with_correction(writer, similar) for similar in similar_to)
     return _report_created(writer, record, similar_to)
@@ -370,8 +370,14 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         draft = replace(draft, supersedes=None)
         repetition = writer.make_repetition(latest, draft, prepared.vectors)
         return _report_merged(writer, repetition.merge())
-    record = versions.next_version(  # `fresh` resets the decay
-        latest, "update", written_at, fresh=True, text=draft.content, labels=labels, fields=fields
+    record = versions.next_version(
+        latest,
+        "update",
+        written_at,
+        restarts_decay=True,
+        text=draft.content,
+        labels=labels,
+        fields=fields,
     )
     record = stamp_record(writer.store, mark_suspicious(record))
     if record.text == latest.text:
@@ -400,7 +406,7 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     live, pending = writer.lookup.own.where(), writer.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
     for where in (live, pending, rejected):
-        comparison = compare(writer, draft, prepared.vectors, where)
+        comparison = find_similar(writer, draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.make_repetition(same, draft, prepared.vectors)

@@ -224,7 +224,9 @@ class Repetition(NamedTuple):
     def _add_supersedes(self) -> Record:
         """Add a version with the draft's `supersedes`; the memory keeps its writer."""
         fields = {"supersedes": self.draft.supersedes}
-        new = versions.next_version(self.record, "update", self.at, fresh=False, fields=fields)
+        new = versions.next_version(
+            self.record, "update", self.at, restarts_decay=False, fields=fields
+        )
         vectors = self.store.vectors([self.record.ref]).get(self.record.ref)
         return append_same(self.store, self.record, new, vectors)
 
@@ -247,7 +249,7 @@ class Repetition(NamedTuple):
             existing,
             "update",
             self.at,
-            fresh=end_of_chain is not None,
+            restarts_decay=end_of_chain is not None,
             text=draft.content if is_more_trusted else existing.text,
             labels=self._merge_tags(differences),
             fields=fields,

@@ -21,9 +21,9 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, add_count_to_errors, find_first, scan_pages
 from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
-from memories.write.comparison import Comparison, Similar, compare, read_vectors
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import find_current_again, link_correction, update_links_after_change
+from memories.write.similar import Comparison, Similar, find_similar, read_vectors
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Writer
 
@@ -164,7 +164,7 @@ class Review:
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
-            comparison = compare(self._writer, versions.to_draft(record), vectors.get(ref))
+            comparison = find_similar(self._writer, versions.to_draft(record), vectors.get(ref))
             duplicates = comparison.duplicates
             if comparison.same is not None:
                 same = comparison.same
@@ -404,7 +404,7 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        comparison = Comparison() if writer.force else compare(writer, draft, vectors)
+        comparison = Comparison() if writer.force else find_similar(writer, draft, vectors)
         if draft.key is None and comparison.same is not None:
             repetition = writer.make_repetition(comparison.same, draft, vectors)
             if not repetition.was_corrected():
@@ -444,17 +444,17 @@ class Review:
         """Add the edited content as a version by the person who accepts it."""
         store, now, labels = self._lookup.store, self._writer.now, tags_of(record.labels)
         new = versions.next_version(
-            record, "update", now, fresh=True, text=draft.content, labels=labels
+            record, "update", now, restarts_decay=True, text=draft.content, labels=labels
         )
         new = stamp_record(store, mark_suspicious(new))
         self._end(record, "update")
-        new = link_correction(store, new, comparison.corrected, now=now)
+        new = link_correction(store, new, comparison.to_correct, now=now)
         store.append([new._replace(vectors=vectors)])
         return new
 
     def _make_live(self, record: Record, comparison: Comparison) -> Record:
         store, now = self._lookup.store, self._writer.now
-        new = link_correction(store, record, comparison.corrected, now=now, at=now)
+        new = link_correction(store, record, comparison.to_correct, now=now, at=now)
         acceptance = self._acceptance_fields()
         links = {name: new.fields.get(name) for name in versions.LINK}
         patch = Patch(record.ref, None, None, acceptance | links)
@@ -471,7 +471,13 @@ class Review:
         if draft.supersedes is not None:
             fields["supersedes"] = draft.supersedes
         new = versions.next_version(
-            latest, "update", now, fresh=True, text=draft.content, labels=labels, fields=fields
+            latest,
+            "update",
+            now,
+            restarts_decay=True,
+            text=draft.content,
+            labels=labels,
+            fields=fields,
         )
         new = update_links_after_change(store, latest, new)
         store.patch([versions.end_version(latest, new.created_at, "update")])

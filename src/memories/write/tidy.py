@@ -43,9 +43,9 @@ from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Patch, Record, Ref
 from memories.write.change import is_pinned
-from memories.write.comparison import compare_stored, read_vectors, score_rivals
 from memories.write.links import leave_correction_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
+from memories.write.similar import find_similar_to, read_vectors, score_rivals
 from memories.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
     for page in by_count(records, PAGE_SIZE):
         vectors = read_vectors(writer, page)
         for record in page:
-            comparison = compare_stored(writer, record, vectors.get(record.ref))
+            comparison = find_similar_to(writer, record, vectors.get(record.ref))
             repeated = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 repeated.insert(0, comparison.same.ref.group)
@@ -362,7 +362,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
             if older and record.key is None:
                 yield from _find_repetition(writer, record, older)
             elif not versions.has_link(record) and not versions.has_expired(record, writer.now):
-                corrected = comparison.corrected or _find_reworded(
+                corrected = comparison.to_correct or _find_reworded(
                     writer, record, comparison.rivals, vectors.get(record.ref)
                 )
                 yield from _find_contradictions(writer, record, corrected)

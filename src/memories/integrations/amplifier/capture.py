@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from memories.hooks import events, files, host_events, inbox, sentences, session, switch
+from memories.hooks import files, handler, host_events, inbox, sentences, session, switch
 from memories.integrations.amplifier.session import ModuleSettings, Mounted
 from memories.integrations.amplifier.tool import NAME
 
@@ -55,10 +55,10 @@ class Capture:
             "session:end": self._end,
         }
         unregister = []
-        for event, handler in handlers.items():
+        for event, handle in handlers.items():
             name = f"memories:{event}"
             hooks = self._coordinator.hooks
-            unregister.append(hooks.register(event, handler, priority=PRIORITY, name=name))
+            unregister.append(hooks.register(event, handle, priority=PRIORITY, name=name))
         return unregister
 
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
@@ -123,7 +123,7 @@ class Capture:
             "transcript": "",
             "turn": "",
             "source": "",
-            "store": events.store_mark(),
+            "store": handler.store_mark(),
         }
 
     async def _run(self, work: Callable[[str], None]) -> "HookResult":
@@ -161,7 +161,7 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
 
 def _start_flusher(home: str) -> None:
     """Start the process that stores the inbox; it outlives this process."""
-    command, null = [sys.executable, *events.FLUSH], subprocess.DEVNULL
+    command, null = [sys.executable, *handler.FLUSH], subprocess.DEVNULL
     subprocess.Popen(  # noqa: S603
         command, stdin=null, stdout=null, stderr=null, cwd=home, start_new_session=True
     )

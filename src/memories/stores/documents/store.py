@@ -133,7 +133,7 @@ class Chains:
         )
 
 
-class RemoteStore:
+class DocumentStore:
     """Implements `Store` on a server that stores documents and vectors, but has no transactions.
 
     Such a server can't guarantee everything that `Store` requires. The limits are:

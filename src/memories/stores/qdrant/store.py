@@ -10,7 +10,7 @@ from memories.core.http import Address, ServerResponse
 from memories.core.urls import is_loopback
 from memories.errors import ConfigError, StoreBusy, StoreError
 from memories.stores.documents.driver import StoreClient, check_key, parse_tls
-from memories.stores.documents.store import RemoteStore
+from memories.stores.documents.store import DocumentStore
 from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.qdrant.driver import Body, NoCollection, QdrantDriver, Transport, Verb
 from memories.stores.records import Space
@@ -19,7 +19,7 @@ DEFAULT_PORT = 6333
 _DEFAULT_COLLECTION = "memories"
 
 
-class QdrantStore(RemoteStore):
+class QdrantStore(DocumentStore):
     """Implements `Store` on a Qdrant server, or on a folder through its client's local mode.
 
     - `qdrant://host:port/collection`: a server, over REST. The key is in `QDRANT_API_KEY`, or in
@@ -27,9 +27,9 @@ class QdrantStore(RemoteStore):
       this machine; `?tls=1` and `?tls=0` (or `?ssl=true`, `?ssl=false`) override that.
     - `qdrant:///folder`: a folder that one process at a time can open; see `FolderTransport`.
 
-    Both handle the same requests. See `QdrantDriver` for the collections, and `RemoteStore` for the
-    limits. If two machines write the same position at the same time, the server accepts only the
-    first write: points are inserted with `update_mode: insert_only`, and read back.
+    Both handle the same requests. See `QdrantDriver` for the collections, and `DocumentStore` for
+    the limits. If two machines write the same position at the same time, the server accepts only
+    the first write: points are inserted with `update_mode: insert_only`, and read back.
 
     The tests use a folder, and a REST server that validates each request against the API's models
     and runs it in the client's local mode. If `QDRANT_URL` is set, they use that server instead.

@@ -6,7 +6,7 @@ A correction gives a different value for the same subject in the same place: "th
 ("likes tea", "likes coffee"). In doubtful cases, the memories are not linked, and searches show the
 old one as usual.
 
-`is_correction` applies these rules after quick checks. `write.comparison` compares only memories of
+`is_correction` applies these rules after quick checks. `write.similar` compares only memories of
 one project, and never two that both have keys. `write.links` chooses among several corrected
 memories.
 

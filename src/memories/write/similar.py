@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
         same: The memory with the same text.
         duplicates: Memories that say the same thing.
         similar: Memories that are similar but differ.
-        corrected: Memories that give a different value for the same subject. `link_correction`
+        to_correct: Memories that give a different value for the same subject. `link_correction`
             links the draft to the newest of them and to those that agree with it.
         rivals: The memories that the draft may be compared with, most similar first.
     """
@@ -85,11 +85,13 @@ class Comparison(NamedTuple):
     same: Record | None = None
     duplicates: tuple[Similar, ...] = ()
     similar: tuple[Similar, ...] = ()
-    corrected: tuple[Record, ...] = ()
+    to_correct: tuple[Record, ...] = ()
     rivals: Sequence[Candidate] = ()
 
 
-def compare(writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None) -> Comparison:
+def find_similar(
+    writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None
+) -> Comparison:
     """Compare a draft with stored memories: those of its project whose confidence is high enough.
 
     Args:
@@ -154,15 +156,15 @@ def _compare_words(
         same=_choose_repeated(writer, same, draft, vectors),
         duplicates=tuple(duplicates[:MAX_SIMILAR]),
         similar=tuple(similar[:MAX_SIMILAR]),
-        corrected=tuple(corrected),
+        to_correct=tuple(corrected),
     )
 
 
-def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
+def find_similar_to(writer: Writer, record: Record, vectors: Any) -> Comparison:
     """Compare a stored memory with the others, as if it were new."""
     # With `supersedes`, the record is not compared with itself.
     draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
-    return compare(writer, draft, vectors)
+    return find_similar(writer, draft, vectors)
 
 
 def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]:
@@ -191,8 +193,8 @@ def choose_similar_to(
     ]
     best_score = max((score for score, _ in scored), default=0.0)
     closest = [candidate for score, candidate in scored if score >= best_score - _NEAR_BEST]
-    if comparison.corrected:
-        old_text = comparison.corrected[0].text
+    if comparison.to_correct:
+        old_text = comparison.to_correct[0].text
         old_value = {*query_terms(old_text)} - {*query_terms(draft.content)}
         closest = [rival for rival in closest if old_value <= {*query_terms(rival.record.text)}]
     for candidate in closest:
@@ -340,7 +342,7 @@ def find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
 
 def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    comparison = compare_stored(writer, record, vectors)
+    comparison = find_similar_to(writer, record, vectors)
     repeated = comparison.duplicates
     if comparison.same is not None:
         same = comparison.same

@@ -277,7 +277,7 @@ class EventHandler:
 
     def _reply_to_start(self, announce: "Callable[[], None]", *, is_resumed: bool) -> Reply:
         source = self.event.text("source")
-        if not self._is_first("given", source):
+        if not self._claim_first("given", source):
             # the session may have ended and resumed at the same moment
             self._add_facts({session.ENDED: False})
             return Reply()
@@ -314,7 +314,7 @@ class EventHandler:
         if not prompt or host_events.is_command(prompt):
             return Reply()
         problem = files.try_write(self.capture) if self.may_capture() else ""
-        if not self._is_first("given", prompt):
+        if not self._claim_first("given", prompt):
             return Reply()
         # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
@@ -342,7 +342,7 @@ class EventHandler:
         return reply
 
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
-        if not self._is_first("given", prompt):
+        if not self._claim_first("given", prompt):
             return Reply() if self.state.on else None
         reason = ""
         if self.call.capture and self.state.off_for_session:
@@ -436,7 +436,7 @@ class EventHandler:
         elif name in ("answer", "stop"):
             answer = host_events.remove_frames(self.event.answer)
             texts["answer"] = host_events.remove_private(answer)[: inbox.MAX_TEXT]
-        if not self._is_first("kept", "".join(map(str, texts.values())), name):
+        if not self._claim_first("kept", "".join(map(str, texts.values())), name):
             return False
         event = self.event
         transcript = event.text("transcript_path")
@@ -464,7 +464,7 @@ class EventHandler:
         inbox.add(self.home, event.session_name, fields | texts)
         return True
 
-    def _is_first(self, action: str, text: str = "", name: str = "") -> bool:
+    def _claim_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Return whether this hook is the first to perform an action for the event.
 
         A host runs the user's and the project's hooks, and Cursor also those of other hosts, all at
