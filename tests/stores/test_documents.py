@@ -258,7 +258,7 @@ def open_store(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return open_one
 
 
-class TestRemoteStore(StoreContract):
+class TestDocumentStore(StoreContract):
     """The contract on a document server in memory."""
 
     exact_scores = False

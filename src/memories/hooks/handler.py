@@ -465,7 +465,7 @@ class EventHandler:
         return True
 
     def _claim_first(self, action: str, text: str = "", name: str = "") -> bool:
-        """Return whether this hook is the first to perform an action for the event.
+        """Claim an action for the event; return False if another hook has already performed it.
 
         A host runs the user's and the project's hooks, and Cursor also those of other hosts, all at
         the same time. Without a turn id, only the start and the end of a session are recognized,
