@@ -73,7 +73,8 @@ def render_figures() -> str:
     )
     lost = f"0 of {kills[1]} writes in {kills[0]} kills, 0 of {cuts[1]} in {cuts[0]} power cuts"
     right = (
-        f"for {float(turns[0]):.0f}% of the questions, the right message is among the first five"
+        "in the LoCoMo benchmark, the right message is among the first five for "
+        f"{float(turns[0]):.0f}% of the questions, without an LLM"
     )
     tokens = f"{_count('needed', 'tokens')} tokens on average over MCP, and the tool list {_count('tools', 'tokens')}"
     newer = f"the newer of two contradictory facts ranks first: {_count('told-again', '')}"
@@ -82,9 +83,9 @@ def render_figures() -> str:
 | | figure | measured in | printed by |
 |---|---|---|---|
 | No acknowledged write is lost | {lost} | [reliability](docs/reliability.md#figures) | `make torture` |
-| It finds what was said | {right} in the LoCoMo benchmark, without an LLM | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
-| It costs few tokens | the answer to a search has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
-| It notices corrections | {newer}; `--as-of` shows the past, `rollback` undoes | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It finds what was said | {right} | [benchmarks](docs/benchmarks.md#retrieval) | `python -m bench.retrieval locomo FILE` |
+| It costs few tokens | a search response has {tokens} | [operations](bench/RESULTS.md) | `make bench-operations` |
+| It notices corrections | {newer}; `--as-of` shows the past, and `rollback` undoes changes | [operations](bench/RESULTS.md) | `make bench-operations` |
 | It is fast | a search of 100,000 memories takes {milliseconds} once the program is running | [benchmarks](docs/benchmarks.md#warm-search) | `python -m bench search --texts FILE` |
 """
 

@@ -234,8 +234,8 @@ def test_v1_freshness_decay_and_access_boosting_are_functional() -> None:
 def test_v1_the_capture_hook_works_only_after_opt_in(
     memory: Command, process: Command, tmp_path: Path
 ) -> None:
-    """A user's messages to an agent wait for review if the hook was installed with --capture; else
-    none do.
+    """If the hook was installed with --capture, a user's messages to an agent await review.
+    Otherwise they are not captured.
     """
     told = {
         "session_id": "s1",

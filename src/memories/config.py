@@ -289,7 +289,7 @@ def save_setting(name: str, value: str) -> Path:
             after = f"{line}\n{head}"
         after += bracket + tables
         if tomllib.loads(after) != {**tomllib.loads(before), name: value}:
-            raise ConfigError(f"{file} has an unusual layout; write this line into it: {line}")
+            raise ConfigError(f"{file} has an unusual layout; add this line to it: {line}")
         make_folder(file.parent)
         with replacing(file) as stream:
             stream.write(after.encode())

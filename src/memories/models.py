@@ -135,10 +135,10 @@ class Memory:
             this one.
         supersedes: The id of the memory that it replaced.
         superseded_by: The id of the memory that replaced it; searches find only that one.
-        deleted: Whether it was deleted; it can be restored.
+        deleted: Whether it was deleted. A deleted memory can be restored.
         access_count: Approximately how many times it was read.
-        source: The conversation, or the turn such as `standup#3`, from which it was made, if that
-            was recorded.
+        source: The conversation or turn (such as `standup#3`) that it was made from, if that was
+            recorded.
         origin: Who wrote its latest version; None if it was stored before origins were recorded.
         pending: Whether it awaits review. Searches, lists and contexts leave it out, unless asked
             for pending memories.

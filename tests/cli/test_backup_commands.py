@@ -888,7 +888,7 @@ def test_a_folder_in_place_of_a_store_is_moved_away(
     memory: Command, folder: Path, store: Path
 ) -> None:
     store.mkdir(parents=True, mode=0o700)
-    advice = f"{store} is a folder; name a file, or move the folder away"
+    advice = f"{store} is a folder; use the path of a file, or move the folder"
     for command in READERS:
         assert json.loads(memory(*command).err)["error"] == advice, command
     whats = [each["what"] for each in json.loads(memory("doctor").out)["findings"]]

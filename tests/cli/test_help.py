@@ -356,7 +356,7 @@ def test_the_version_is_printed(memory: Command) -> None:
             ("conect",),
             "No such command 'conect'. Did you mean 'connect', 'context', 'disconnect'? See",
         ),
-        (("get",), "Missing argument 'ID', or --key; see memory get --help"),
+        (("get",), "Missing argument 'ID' or option '--key'; see memory get --help"),
         (("migrate",), "Missing option '--to'; see memory migrate --help"),
         (("--flag",), "No such option '--flag'"),
         (("-n", "bob", "list"), "'-n'; options follow the command, as in memory list --limit 3"),

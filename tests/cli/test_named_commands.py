@@ -150,7 +150,7 @@ def test_memories_named_on_standard_input_are_tagged(memory: Command, three: lis
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("get",), "Missing argument 'ID', or --key; see memory get --help"),
+        (("get",), "Missing argument 'ID' or option '--key'; see memory get --help"),
         (("get", "--key", "a", "b" * 8), "ID and --key can't be combined; give one of them"),
         (("get", "b" * 8, "--project", "shop"), "--project requires --key here"),
         (("get", "-"), "standard input contains no ids; write one per line"),

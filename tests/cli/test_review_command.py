@@ -181,7 +181,7 @@ def test_ids_come_from_standard_input(memory: Command, captured: list[str]) -> N
         (["edit", "--yes", "ID", ""], "content is empty"),
         (["accept", "--yes", "nothing"], "id"),
         (["--limit", "0"], "limit must be a whole number from 1 to 1000"),
-        (["--cursor", "x"], "the cursor does not come from a listing"),
+        (["--cursor", "x"], "the cursor was not returned by an earlier list"),
     ],
 )
 def test_unclear_requests_change_nothing(

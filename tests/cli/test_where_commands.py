@@ -128,8 +128,8 @@ def test_the_text_of_a_bulk_delete_names_memories_and_the_undo_command(memory: C
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("delete",), "Missing argument 'ID', or --where; see memory delete --help"),
-        (("forget",), "Missing argument 'ID', or --where; see memory forget --help"),
+        (("delete",), "Missing argument 'ID' or option '--where'; see memory delete --help"),
+        (("forget",), "Missing argument 'ID' or option '--where'; see memory forget --help"),
         (
             ("delete", "01a1fdf1", "--where", "a = b"),
             "ID and --where can't be combined; give one of them",

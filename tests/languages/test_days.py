@@ -199,7 +199,7 @@ def test_options_accept_days_in_other_languages() -> None:
     assert [(text, f"{parse_span(text, NOW)[0].date()}") for text, _ in OPTIONS] == OPTIONS
 
 
-def test_options_refuse_words_besides_a_day() -> None:
+def test_options_reject_extra_words() -> None:
     beside = ("gestern um acht", "Was", "hier und da", "la", "昨天开会")
     assert [text for text in beside if span(text, NOW) is not None] == []
 

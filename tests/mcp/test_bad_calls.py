@@ -52,7 +52,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         "27",
         "list_memories",
         {"cursor": "9" * 5_000},
-        "the cursor does not come from a listing",
+        "the cursor was not returned by an earlier list",
     ),
     (
         "28",
@@ -154,7 +154,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
         "27",
         "list_conversations",
         {"cursor": "9" * 5_000},
-        "the cursor does not come from a listing",
+        "the cursor was not returned by an earlier list",
     ),
     ("26", "list_conversations", {"limit": 0}, "limit must be"),
     ("28", "update_memory", {"id": UNKNOWN, "confirm": "perhaps"}, "confirm: "),

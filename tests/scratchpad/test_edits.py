@@ -239,7 +239,7 @@ def test_windows_line_endings_and_a_byte_order_mark_are_accepted(bob: Memories) 
     [
         ("memories:\n", "memories: [}\n", "can't be read: .*line"),
         ("memories:\n", "memories: none\nmine:\n", "memories isn't a list"),
-        ("memories:\n", "memory:\n", 'it has no line "memories:"'),
+        ("memories:\n", "memory:\n", 'it has no "memories:" line'),
         ("scratchpad: 1", "scratchpad: 2", "is not a scratchpad of this program"),
         pytest.param(
             "memories:\n", f"deep: {'[' * 1000}{']' * 1000}\nmemories:\n", "nested too deeply",

@@ -973,7 +973,7 @@ def test_a_lock_that_cannot_be_taken_is_a_one_line_error(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr(remote_changes, "_lock_file", lambda url: tmp_path / "file" / "x.lock")
-    with pytest.raises(StoreError, match=r"cannot lock .*which excludes other writers"):
+    with pytest.raises(StoreError, match=r"cannot lock .* to keep out other writers"):
         open_store(SPACE).append([record("m")])
 
 

@@ -268,7 +268,7 @@ def decide(cited: Cited, checks: Sequence[AnchorCheck], now: datetime) -> Verdic
 
     Args:
         cited: The evidence that the memory cites.
-        checks: The checks of its anchors, if its working tree is available.
+        checks: The results of checking its anchors, if its working tree is available.
         now: The current time.
     """
     if cited.valid_until is not None and now > cited.valid_until:

@@ -173,7 +173,7 @@ def _is_symbol(path: str, name: str) -> bool:
 
 
 def parse_all(texts: Iterable[str]) -> list[Anchor]:
-    """Return the anchors written in texts, each once.
+    """Return the anchors written in texts, without duplicates.
 
     Raises:
         InvalidInput: An anchor is invalid, or there are too many.

@@ -327,8 +327,8 @@ def flush(config: "Config", quiet: bool) -> int:
     """Store the events that hooks left in the inbox.
 
     Hooks start this when an agent stops. Messages become turns in a conversation; possible memories
-    are held for review (memory review). Exits 1 if some events could not be stored; they stay in
-    the inbox.
+    are held for review (memory review). Exits with 1 if some events could not be stored; they stay
+    in the inbox.
     """
     from memories.hooks.flush import flush as run
 

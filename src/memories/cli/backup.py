@@ -140,8 +140,8 @@ def _render_restore(answer: Mapping[str, Any]) -> str:
 def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str | None) -> int:
     """Find problems in a store, and suggest remedies.
 
-    Nothing is changed without --fix, and even --fix leaves the records unchanged. Exits 1 if there
-    is a problem.
+    Nothing is changed without --fix, and even --fix leaves the records unchanged. Exits with 1 if
+    there is a problem.
     """
     from memories.transfer.doctor import examine
     from memories.transfer.doctor import fix as run_fix

@@ -219,7 +219,7 @@ def check_selection(
         name = "ID" if arguments else "--key"
         raise InvalidInput(f"{name} and --where can't be combined; give one of them")
     if not arguments and key is None and where is None:
-        raise click.UsageError("Missing argument 'ID', or --where.")
+        raise click.UsageError("Missing argument 'ID' or option '--where'.")
     if dry_run and where is None:
         raise InvalidInput("--dry-run requires --where; to see one memory, run: memory get ID")
 
@@ -302,7 +302,7 @@ def rollback(
     replaced memories are restored, and changed ones get a version with the old text. Nothing is
     lost: the output contains the command that undoes the rollback. Turns are not changed. With
     --where, a memory is rolled back only if it matches now or matched in any version since TIME.
-    Exits 1 if some could not be rolled back.
+    Exits with 1 if some could not be rolled back.
     """
     return change_many(partial(memories.rollback, to, where=where, dry_run=dry_run), show)
 

@@ -141,8 +141,8 @@ def disconnect(config: "Config", hosts: Sequence[str], scope: str | None, dry_ru
     scope = _check_scope(scope)
     if not hosts:
         raise InvalidInput(
-            f"name the host to disconnect: {', '.join(load_hosts())}; memory connect shows which "
-            "are connected"
+            f"name the host to disconnect: {', '.join(load_hosts())}; "
+            "to see which are connected, run memory connect"
         )
     plans = []
     for host in hosts:

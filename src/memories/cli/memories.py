@@ -126,8 +126,8 @@ def create(
     "merged", and the exit code is 0. A very similar text is a duplicate: it is not stored, and the
     exit code is 3.
 
-    --jsonl and --lines report the result of each line; other options apply to all lines. Exits 1 if
-    any line was refused, else 3 if any is a duplicate.
+    --jsonl and --lines report the result of each line; other options apply to all lines. Exits with
+    1 if any line was refused, else with 3 if any is a duplicate.
 
     In a project, existing paths that the text mentions become anchors; see memory verify.
     """
@@ -146,7 +146,7 @@ def create(
     if content is None:
         raise click.UsageError("Missing argument 'CONTENT'.")
     content = read_argument(content, "content")
-    # The id prevents a duplicate if the command is retried after a server's response was lost.
+    # The id prevents a duplicate if the command is retried after a server's response is lost.
     draft = replace(draft, content=content, id=CREATE_ID.get() or None)
     begin_change()
     try:

@@ -33,7 +33,7 @@ _NOTED = (
 )  # other commands call methods that record their own events
 _TYPES = ("preference", "fact", "observation", "project", "decision")
 _MAX_ID_BYTES = 4_194_304
-# for these parameters, the kind of names that a shell completes
+# the kind of names that a shell completes for each of these parameters
 _COMPLETED = {
     "conversation": "conversations", "key": "keys", "project": "project", "supersedes": "ids",
 }  # fmt: skip
@@ -232,7 +232,7 @@ def select(
     if projects:
         raise InvalidInput("--project requires --key here, since each project has its own keys")
     if not arguments:
-        raise click.UsageError("Missing argument 'ID', or --key.")
+        raise click.UsageError("Missing argument 'ID' or option '--key'.")
     ids: list[str] = []
     for argument in arguments:
         ids += read_ids() if argument == "-" else [argument]

@@ -520,7 +520,7 @@ def confirm(
 
 
 def ask_person(question: str, why: str = "this can't be undone") -> str:
-    """Return the line that a person types after a question.
+    """Return the line that a person types in answer to a question.
 
     Raises:
         InvalidInput: There is no terminal.

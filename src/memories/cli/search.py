@@ -101,7 +101,7 @@ def get(
     """Show one memory, or several.
 
     ID is the memory's id, or an unambiguous prefix of at least 8 characters. Give one or more, or -
-    to read them from standard input. Exits 1 if a memory does not exist; the others are still
+    to read them from standard input. Exits with 1 if a memory does not exist; the others are still
     shown. A --key is looked up among current memories.
     """
     from memories.cli.bulk import for_each
@@ -274,8 +274,8 @@ def tags(
 
     With KEY, list the values of that tag. To change the tags of your own memories, or only of those
     that --where matches, write set KEY=VALUE, remove KEY, rename OLD NEW or merge OLD NEW. OLD and
-    NEW are keys or KEY=VALUE. set and remove take several tags, and merge takes several OLD tags.
-    The output contains the command that undoes the change.
+    NEW are keys or KEY=VALUE. set and remove accept several tags, and merge accepts several OLD
+    tags. The output contains the command that undoes the change.
     """
     where = filters.pop("where", None)
     if len(words) > 1:
@@ -355,8 +355,8 @@ def duplicates(memories: "Memories", where: str | None, limit: int | None) -> No
     """Find memories that repeat older ones.
 
     Lists the memories in your own namespace that memory create would now refuse, each with the
-    older memories that say the same thing. All memories are compared, a few hundred per second.
-    Nothing is changed; memory delete removes a duplicate.
+    older memories that say the same thing. All memories are compared, which takes a second for a
+    few hundred. Nothing is changed; to remove a duplicate, run memory delete.
     """
     groups = list(memories.duplicates(where=where, limit=limit))
     results = [
@@ -382,7 +382,7 @@ def verify(memories: "Memories", project: Sequence[str] | None) -> int:
 
     Paths, symbols and literals are looked up in the working folder's project. Nothing is run, and
     no file outside the project is read. Prints the memories that no longer hold, and those that
-    could not be checked. Exits 1 if the evidence for a memory has changed, or if a memory has
+    could not be checked. Exits with 1 if the evidence for a memory has changed, or if a memory has
     expired; update, delete or confirm such a memory.
     """
     result = memories.truth.verify(project=project)

@@ -128,7 +128,7 @@ def serve(
     _refuse_bad_url(http.get("public_url"))
     _refuse_bad_names(http.get("names", ()))
     if (tls_cert is None) != (tls_key is None):
-        raise InvalidInput("--tls-cert and --tls-key require each other; give both")
+        raise InvalidInput("--tls-cert and --tls-key must be used together; give both")
     if no_http and (tls_cert or any(http.values())):
         raise InvalidInput(
             "--no-http can't be combined with the HTTP options; omit one or the other"

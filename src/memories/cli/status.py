@@ -62,7 +62,7 @@ _SHORT_ID = 18
 def status(memories: "Memories") -> int:
     """Check that the store works, and show what it contains.
 
-    Exits 1 if the store can't be used or is damaged; "error" says why.
+    Exits with 1 if the store can't be used or is damaged; "error" says why.
     """
     unwatch()  # this command reports damage in its answer
     try:
@@ -340,7 +340,7 @@ def log(
 
     Shows the newest entries first, one for each transaction, without any content. For a forgotten
     memory, the log keeps only the ID, the number of versions, who forgot it and when. With
-    --verify, exits 1 if the log is not intact.
+    --verify, exits with 1 if the log is not intact.
     """
     if not verify:
         if against is not None:

@@ -88,20 +88,21 @@ def import_(
     all_namespaces: bool,
     no_shared: bool,
 ) -> int:
-    """Import an export, or the memory of another program.
+    """Import an export, or memories from another program.
 
     SOURCE is a file or folder whose format is recognized, or the name of a program; add PATH if the
     program's files are not in the usual place. Without SOURCE, the command lists the programs whose
     files are on this machine, and imports nothing. Run an import again to add newer items.
 
-    Conversations become turns, which memory search --in history finds. Statements await review
-    (memory review), unless a person adds --trusted. The output contains the id of the import and
-    the command that erases it.
+    Conversations become turns; to search them, run memory search --in history. Statements await
+    review (memory review), unless a person adds --trusted. The output contains the id of the import
+    and the command that erases it.
 
-    A file that memory export wrote is first checked completely: nothing from an incomplete or
-    damaged file is stored, and records that already exist are not changed. Exits 1 if some records
-    conflict with existing ones. Your own exports are imported unchanged; - reads an export from
-    standard input. If an agent imports an export with --trusted, that agent becomes the writer.
+    A file written by memory export is checked in full first: nothing from an incomplete or damaged
+    file is stored, and records that already exist are not changed. Exits with 1 if some records
+    conflict with existing ones. Your own exports are imported unchanged. Use - to read an export
+    from standard input. If an agent imports an export with --trusted, that agent becomes the
+    writer.
 
     Names of programs and formats: {sources}.
     """

@@ -358,7 +358,7 @@ class MemoryGateway:
         return self._deadline.run(self._backend.count_window, stored_window)
 
     def hold_windows(self) -> AbstractContextManager[None]:
-        """Make other callers of this method wait while a block runs, so that counts stay right."""
+        """Make other callers of this method wait during a block, so that counts stay accurate."""
         return self._backend.hold_windows()
 
     def drain(self) -> int:

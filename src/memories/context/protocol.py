@@ -202,7 +202,7 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, counted in a time window. Return its id or that of an equal memory."""
+        """Store a memory, counted in a time window; return its id, or that of an equivalent one."""
         ...
 
     def recall(
@@ -260,8 +260,8 @@ def metadata_of(turn: HistoryTurn) -> dict[str, Any]:
 def turn_of(document: Document) -> HistoryTurn:
     """Return the turn in a gateway's document.
 
-    The specification has no role for tools. So a tool's output becomes a turn of the assistant with
-    the channel `tool`.
+    The specification has no role for tools. So a tool's output becomes an assistant turn whose
+    channel is `tool`.
     """
     metadata = document["metadata"]
     fields = {name: metadata[name] for name in ("conversation_id", "role", "turn_index", "ts")}

@@ -237,7 +237,7 @@ def _range(fd: int, command: int, kind: int, start: int, length: int) -> int:
 
 
 class ForkGuard:
-    """Detects a fork, after which the child must not use its parent's connections and locks."""
+    """Detects a fork, after which the child must not use its parent's connections or locks."""
 
     __slots__ = ("_process",)
 

@@ -28,7 +28,7 @@ PINNED = "=pinned"  # keeps a memory in its namespace's scratchpad
 PART, CONTINUED = "=part", "=continued"
 _OWN_LABELS = (HELD, IMPORT, IMPORTED_AS, PINNED, PART, CONTINUED)  # set by the program
 _BAR = "|"
-# Hooks and imports write without a person's decision. On the web page, a signed-in person writes.
+# No person decides what hooks and imports write. On the web page, a signed-in person writes.
 _TRUST_OF = {"hook": CAPTURED, "import": IMPORTED, "page": USER}
 # Names are truncated, since they must all fit into one label, and some can be of any length.
 _MAX_LENGTHS = {
@@ -85,8 +85,8 @@ class Place(NamedTuple):
     Attributes:
         project: The project's name, the value of the tag `project`.
         branch: The checked-out git branch, if any.
-        root: The top folder of the working tree; None if no anchors are checked there.
-        aliases: Other names of the project.
+        root: The root folder of the working tree; None if no anchors are checked there.
+        aliases: Other names for the project.
     """
 
     project: str
@@ -222,8 +222,8 @@ def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
 
 
 def is_person() -> bool:
-    """Return whether a person runs this command: standard input and standard error are a terminal,
-    and no agent's environment variable is set.
+    """Return whether a person runs this command: standard input and standard error are both
+    terminals, and no agent's environment variable is set.
 
     The input alone proves nothing: a program that captures the output may pass on its own terminal
     as the input.

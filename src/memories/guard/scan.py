@@ -45,7 +45,8 @@ _SPLIT = (
     r"(?=[A-Za-z0-9_-]{4})"
     r"|[ ](?<!\S\S )(?=\S \S(?:\s|$))|[ ](?<=\s\S \S )(?=\S(?:\s|$))"
 )
-# Some Arabic characters stand for a phrase. No phrase of this many letters or more names a secret.
+# Some Arabic characters stand for a whole phrase. One with at least this many letters never names a
+# secret.
 _LONG_FORM = 8
 _ROW = 64  # number of equal characters skipped at once; no literal contains so many
 _KEY_HEADER = "PRIVATE KEY"

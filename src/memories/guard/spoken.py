@@ -16,7 +16,8 @@ from memories.guard.locators import CODE
 from memories.guard.rules import SecretSpan
 
 _REACH = 80  # maximum number of characters between a word and its value
-_WORDS_APART = 5  # maximum number of words between a value and its word, if the word comes later
+# maximum number of words between a secret and the word that names it, if the word comes later
+_WORDS_APART = 5
 # A Latin word of at most this many letters counts only on its own: not "pin" in "shopping".
 _SHORT = 4
 # the ending of a word, as in "salasanamme"; a longer one makes a different word

@@ -21,7 +21,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
-_MAX_QUOTED = 4_096  # maximum number of characters that are read from a text to quote it
+_MAX_QUOTED = 4_096  # maximum number of characters of a text that are read in order to quote it
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
 # A namespace's folder is in the home, so it can't have the name of one of the program's own files

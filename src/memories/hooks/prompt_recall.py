@@ -143,13 +143,13 @@ def recall_for_prompt(
     """Return the memories and turns that a prompt recalls, fenced as data.
 
     Args:
-        memories: The open memories.
+        memories: The open `Memories`.
         request: The session and its prompt.
         config: The settings.
         projects: All names of the session's project. If there are none, all memories are treated
             as the session's own.
         limits: The limits of the text.
-        trace: Records the reasons for the preview.
+        trace: Records the reasons, for the preview.
     """
     state = session.read(request.home, request.session)
     if trace is not None:
@@ -291,7 +291,7 @@ class _GatedBackend(EngineBackend):
         Args:
             memories: The memories.
             projects: All names of the session's project.
-            why_offline: Why the store must not be asked; empty if it may be asked.
+            why_offline: Why the store must not be queried; empty if it may be queried.
             trace: Records the reasons.
         """
         super().__init__(memories)

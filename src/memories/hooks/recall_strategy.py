@@ -81,7 +81,7 @@ class RecallRequest:
         return self.store_deadline is not None
 
     def seconds(self) -> float:
-        """Return how long the store may still take; 0 if it must not be asked."""
+        """Return how long the store may still take; 0 if it must not be queried."""
         if self.store_deadline is None:
             return 0.0
         return max(_MIN_SECONDS, self.store_deadline - time.monotonic())
@@ -201,9 +201,9 @@ def probe(
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
-    """Return whether an earlier hook of this session waited for the store in vain.
+    """Return whether the store recently failed to respond to a hook of this session.
 
-    Such a hook got no response in time, or was killed while waiting.
+    That hook got no response in time, or was killed while waiting.
     """
     return state.suspect_from <= now_ms < state.suspect_from + SUSPECT_FOR_MS
 

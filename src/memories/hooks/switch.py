@@ -91,16 +91,16 @@ class SwitchState:
 
 
 def read_state(folder: str, session_name: str | None) -> SwitchState:
-    """Return whether memory is on.
+    """Return whether memory and capture are on, and if not, why.
 
     Args:
         folder: The agent's working folder.
-        session_name: The agent's session, in the form that `files.session_name` returns; None if
-            there is none.
+        session_name: The name of the agent's session, from `files.session_name`; None if there is
+            none.
 
     Raises:
         ValueError: The setting `home` is empty, or the user's `config.toml` can't be read.
-        OSError: The list of folders that are off can't be read.
+        OSError: The list of folders where memory is off can't be read.
     """
     folders = list(_with_parents(folder))
     why = _why_off(folders)

@@ -52,14 +52,14 @@ class SessionBlock(NamedTuple):
     Attributes:
         text: The block.
         entries: The scratchpad's memories that the block shows.
-        sessions: The notes of the project's last sessions.
+        sessions: The notes of the project's most recent sessions.
         waiting: The number of memories that await review.
         omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
             `untrusted`, `one_writer`, `recall_off`, `expired`, `other_project`, `in_context`,
             `no_room`.
         tokens: An upper bound on the number of tokens in the block.
         degraded: Why the store was unreachable; None if it was reachable or not needed.
-        notes: Problems with the scratchpad, each a sentence.
+        notes: Problems with the scratchpad, one sentence each.
         beyond: The memories that are not shown because they come after the first `MAX_ENTRIES`.
     """
 
@@ -271,9 +271,9 @@ def _group_entries(admitted: Sequence[Entry], projects: Sequence[str]) -> tuple[
     """Return the groups of memories in the order of the block, with other projects' memories last.
 
     Pinned memories come first, then up to `MAX_PREFERENCES` preferences of any age, then the
-    project's other memories, and then memories of all projects or of none, with the remaining
-    preferences. Each group is in the scratchpad's order, except that memories that are no longer
-    true come last.
+    project's other memories, and then memories that apply to all projects or belong to none, with
+    the remaining preferences. Each group is in the scratchpad's order, except that memories that
+    are no longer true come last.
     """
     pinned: list[Entry] = []
     preferences: list[Entry] = []

@@ -308,7 +308,7 @@ def are_opposite(first: str, second: str, codes: Sequence[str]) -> bool:
 
 
 def numbers_in_figures(text: str) -> str:
-    """Return a text with numbers up to 99 in Chinese characters replaced by digits."""
+    """Return a text with its Chinese numerals up to 99 replaced by digits."""
     return re.sub(_HAN_NUMBER, lambda match: str(_read_han(match[0])), text)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from memories.languages import fold
 
 LANGUAGES = ("de", "fr", "es")
-_LONGEST_PHRASE = 5  # maximum number of words
+_LONGEST_PHRASE = 5  # maximum number of words in a phrase of a gloss
 _SHORTEST_STEM = 2  # minimum number of letters
 _TOKEN = re.compile(r"\w+['’](?=\w)|\w+(?:[-./_]\w+)*|[^\w\s]")
 _FOLDER = Path(__file__).parent / "glosses"

@@ -75,7 +75,7 @@ _IDLE_KEYWORDS: Mapping[str, tuple[type, ...]] = {
 
 
 class OurTool(Tool):
-    """A tool that reports our errors and wrong arguments in one sentence each.
+    """A tool that describes each of our errors, and wrong arguments, in one sentence.
 
     Unexpected errors pass through.
     """

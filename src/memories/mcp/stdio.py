@@ -70,8 +70,8 @@ _ID = re.compile(r'"id"\s*:\s*("(?:[^"\\]|\\["\\/bfnrt]){0,200}"|-?\d{1,18})\s*[
 _logger = logging.getLogger(__name__)
 
 EARLIER_SECONDS = 60.0  # a session's first hook starts at most this long before the server
-# The session's id in the request that is being answered. Only Codex sends one, and it gives its
-# servers no variable.
+# The session's id in the request that is being answered. Only Codex sends one; it sets no
+# environment variable for its servers.
 SENT_ID = ContextVar("SENT_ID", default="")
 
 
@@ -102,7 +102,7 @@ class ServerSession(NamedTuple):
 
     @classmethod
     def begin(cls, home: str, *, follows_hooks: bool) -> "ServerSession":
-        """Create the session of a server that starts now."""
+        """Create the session of a server that is starting."""
         folder = str(Path.cwd().resolve())
         return cls(home, folder, os.environ, time.time() - EARLIER_SECONDS, follows_hooks)
 
@@ -431,8 +431,8 @@ def _error(code: int, message: str, request_id: int | str | None) -> JSONRPCErro
 
 
 def _refused_call(line: str, reason: str) -> str | JSONRPCError:
-    """Return a call to the same tool whose only argument is the reason for refusing it; an error if
-    the line is not a call.
+    """Return a call to the same tool with only the reason for the refusal as its argument. If the
+    line is not a call, return an error.
     """
     try:
         message: Any = json.loads(_LONE_SURROGATE.sub("\\\\ufffd", line))

@@ -341,7 +341,7 @@ class Tools:
     def list_conversations(
         self, since: str = "", limit: int = 10, cursor: Cursor = ""
     ) -> CallToolResult:
-        """List conversations, most recent first, with their names, numbers of turns and days."""
+        """List conversations, most recent first, with name, number of turns and dates."""
         _check_limit(limit)
         page = self.memories.list_conversations(
             limit=limit, cursor=cursor or None, since=since or None

@@ -195,7 +195,7 @@ def page(
 
 
 def narrow_turns(where: Filter, filters: TurnFilters, now: datetime) -> Filter:
-    """Narrow the filter for a conversation's turns by the filters that a caller gave.
+    """Narrow the filter for a conversation's turns with the caller's filters.
 
     Raises:
         InvalidInput: A condition is invalid, or two contradict each other.
@@ -294,7 +294,7 @@ def _sort_key(last: Record) -> tuple[int, str, str]:
 def _parse_cursor(cursor: str) -> tuple[int, str, str]:
     match = _CURSOR.fullmatch(str(cursor))
     if match is None:
-        raise InvalidInput("the cursor does not come from a listing; begin again without it")
+        raise InvalidInput("the cursor was not returned by an earlier list; begin again without it")
     return -int(match[1]), match[3], match[2]
 
 

@@ -98,7 +98,7 @@ def parse(text: str, names: Names) -> Node:
         )
     if len(text) > MAX_CHARACTERS:
         raise InvalidInput(
-            f"the expression in where is {len(text)} characters; the limit is {MAX_CHARACTERS}"
+            f"the expression in where is {len(text)} characters long; the limit is {MAX_CHARACTERS}"
         )
     if not text.strip():
         raise InvalidInput(

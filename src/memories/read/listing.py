@@ -312,7 +312,7 @@ def _parse_cursor(lookup: Lookup, cursor: str) -> Position:
         memory_id = _parse_full_id(lookup, group)
         if memory_id is not None:
             return memory_id, int(version), namespace
-    raise InvalidInput("the cursor does not come from a listing; begin again without it")
+    raise InvalidInput("the cursor was not returned by an earlier list; begin again without it")
 
 
 def _parse_full_id(lookup: Lookup, group: str) -> str | None:

@@ -595,7 +595,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
-    """Narrow a store's filter by the filters that a caller gave. Its times are replaced.
+    """Narrow a store's filter with the caller's filters. The caller's times replace its own.
 
     Args:
         where: The store's filter.

@@ -383,8 +383,8 @@ def _contains_words(condition: Condition, read: Reader) -> Test:
         raise error_at(condition.column, f'"{validate.shown(condition.value)}" contains no words')
 
     # Splitting a text into words is slow, and most texts contain none of the words, so look for
-    # ASCII words as substrings first. Words with signs, such as C++, are spelled differently in an
-    # index.
+    # ASCII words as substrings first. Words with symbols, such as C++, are spelled differently in
+    # an index.
     substrings = [word for word in (*words, *prefixes) if word.isascii()]
     if "+" in condition.value or "#" in condition.value:
         substrings = []

@@ -148,7 +148,7 @@ def next_version(
         copied += ["data", *ANCHORS, *FORMER_LINK]
     else:
         copied.append("recheck_days")
-        if not has_expired(latest, now):  # a new text is valid again
+        if not has_expired(latest, now):  # new text makes the memory valid again
             copied.append("valid_until")
         fields |= _anchors_left(latest, changes["text"])
     for name in copied:

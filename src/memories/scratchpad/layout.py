@@ -266,7 +266,7 @@ def _read_yaml(text: str) -> Parts:
     if not isinstance(root, dict):
         raise ValueError("it isn't a mapping")  # noqa: TRY004 - the text is wrong
     if "memories" not in root:  # perhaps misspelled; the list may contain edits
-        raise ValueError('it has no line "memories:"')
+        raise ValueError('it has no "memories:" line')
     items = root.pop("memories") or []
     if not isinstance(items, list):
         raise ValueError("memories isn't a list")  # noqa: TRY004 - the text is wrong

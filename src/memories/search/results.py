@@ -71,7 +71,7 @@ class Hit:
         """
         if isinstance(self.found, Memory):
             return self.found
-        raise TypeError(f"this hit is turn {self.found.id}; use .turn, or search memories only")
+        raise TypeError(f"this hit is a turn ({self.found.id}); use .turn, or search only memories")
 
     @property
     def turn(self) -> "Turn":
@@ -83,7 +83,7 @@ class Hit:
         if not isinstance(self.found, Memory):
             return self.found
         raise TypeError(
-            f"this hit is memory {self.found.id}; use .memory, or search in history only"
+            f"this hit is a memory ({self.found.id}); use .memory, or search only in history"
         )
 
     @property

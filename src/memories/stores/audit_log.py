@@ -147,7 +147,7 @@ def link_of(record: Record) -> Link:
 
 def _check_text(part: object) -> str:
     if not isinstance(part, str):
-        raise ValueError("a part of it is not text")  # noqa: TRY004 - the record is at fault
+        raise ValueError("part of it is not text")  # noqa: TRY004 - the record is at fault
     return part
 
 

@@ -67,8 +67,8 @@ class Record(NamedTuple):
             the project (`read.versions.scoped_key`).
         labels: Pairs that filters can select by and stores can count.
         fields: Other values, JSON scalars only; filters can't select by them.
-        vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet. They
-            are only written here: to read them, use `Store.vectors`.
+        vectors: Shape (windows, dimension), float32, unit length; None if not embedded yet. Set
+            only in records to be written; `Store.vectors` reads them.
         accesses: Approximately how often it was read.
         session: For a turn, the position at which its session begins; None outside sessions.
     """

@@ -168,7 +168,7 @@ def _count_by(own_events: Iterable[Event], name: str) -> dict[str, int]:
 
 
 def _count_per_day(memory_ids: Iterable[str], since: datetime | None) -> dict[str, int]:
-    """Count memories by day of creation, which their ids contain; include empty days in between."""
+    """Count memories per day of creation, taken from their ids, including days with none."""
     days: Counter[int] = Counter()
     first_day = 0 if since is None else int(since.timestamp() // _DAY_SECONDS)
     for memory_id in memory_ids:

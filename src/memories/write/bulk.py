@@ -183,7 +183,8 @@ def refuse_states(selector: Selector, action: str) -> None:
 
 
 def delete(lookup: Lookup, selector: Selector, *, dry_run: bool) -> Affected:
-    """Delete the selected live memories with the same deletion time; see `Memories.delete_where`.
+    """Delete the selected live memories, giving all of them the same deletion time; see
+    `Memories.delete_where`.
 
     Raises:
         InvalidInput: The expression selects memories that are not live.

@@ -320,8 +320,8 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     """Restore the links of a memory that was added without them, except links that no longer hold
     or that other links have replaced.
 
-    If a former neighbour has ended, only its own side of the link is restored, so that restoring
-    the neighbour restores the link.
+    Both memories of a link record it. If a former neighbour has ended, only the neighbour's record
+    of the link is restored; restoring the neighbour later restores the other one.
 
     Args:
         store: The memory's store, in a transaction.

@@ -73,8 +73,8 @@ class Reviewed(NamedTuple):
             one of them; see `memory.corrects`.
         not_merged: Tags and fields that differ from those of the memory with the same text, which
             keeps its own values.
-        is_outdated: Whether a proposal of `Truth.tidy` was not carried out, since its memories had
-            changed or its reason no longer holds.
+        is_outdated: Whether a proposal of `Truth.tidy` was not carried out because its memories had
+            changed or its reason no longer held.
         current_again: The ids of the memories that are current again, because the accepted memory
             replaced their correction, or the accepted proposal deleted it.
     """

@@ -395,7 +395,7 @@ def _is_within_character(text: str, end: int) -> bool:
 
 
 class Naming(NamedTuple):
-    """A change to a conversation's title, user and tags; see `Memories.update_conversation`."""
+    """A change to a conversation's title, user or tags; see `Memories.update_conversation`."""
 
     title: str | None
     user: str | None

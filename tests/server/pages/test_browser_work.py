@@ -327,7 +327,7 @@ def test_a_double_click_stores_and_saves_once(site: Site, opened: Open) -> None:
     assert sent.count("PATCH") == 1
 
 
-def test_a_long_text_that_is_pasted_is_stored_whole(site: Site, opened: Open) -> None:
+def test_a_long_pasted_text_is_stored_in_full(site: Site, opened: Open) -> None:
     text = "kettle " * 20_000 + "end"
     page = opened()
     page.keyboard.press("n")

@@ -69,7 +69,7 @@ class Conversations:
                 break
         assert seen == names
         assert len(memories.conversations(limit=3, cursor=None)) == 3
-        with pytest.raises(InvalidInput, match="does not come from a listing"):
+        with pytest.raises(InvalidInput, match="was not returned by an earlier list"):
             memories.list_conversations(cursor="7")
 
     def test_a_conversation_has_a_title_a_user_and_tags(self, store: Store) -> None:

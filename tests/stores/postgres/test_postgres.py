@@ -1319,7 +1319,7 @@ def test_a_removed_record_leaves_no_bytes_in_the_table_files(
     store.switch(OTHER)
 
 
-def test_two_concurrent_removals_are_both_erased(
+def test_two_concurrent_removals_both_erase_their_records(
     server: Node, open_store: OpenStore, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second removal begins before the first ends, in another partition."""

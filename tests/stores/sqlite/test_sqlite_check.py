@@ -753,7 +753,7 @@ def campaign(path: Path, flips: int, cuts: int, zeroed: int) -> Counter[str]:
     return results
 
 
-def test_damage_at_a_few_places_is_reported_or_harmless(path: Path) -> None:
+def test_damage_in_a_few_places_is_reported_or_harmless(path: Path) -> None:
     results = campaign(path, flips=18, cuts=4, zeroed=2)
     assert set(results) <= {"harmless", "reported", "checked"}, results
     assert results["reported"] >= 4
@@ -761,11 +761,11 @@ def test_damage_at_a_few_places_is_reported_or_harmless(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torture
-def test_damage_at_many_places_is_reported_or_harmless(
+def test_damage_in_many_places_is_reported_or_harmless(
     path: Path, size: Callable[[int, int], int], figures: dict[str, Any]
 ) -> None:
     """Some damage can't be found. Read counts have no checksum, and a page can be replaced with its
-    own older version. A log that is cut or changed ends at the damage, as SQLite defines; a store
+    own older version. By SQLite's rules, a log that is cut or changed ends at the damage; a store
     could only compare the number of the last record.
     """
     results = campaign(path, flips=size(60, 200), cuts=size(15, 50), zeroed=size(8, 25))

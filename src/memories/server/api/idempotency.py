@@ -59,8 +59,8 @@ DELETE FROM request WHERE begun_at < ? OR name IN (
 
 
 def file_of(config: Config) -> Path:
-    """Return the path of the file that records a store's requests. It is next to a SQLite store, so
-    that all servers share it; for other stores, it is in the server's home.
+    """Return the path of the file that records a store's requests. For a SQLite store, it is next
+    to the store, so that all servers share it; for other stores, it is in the server's home.
     """
     path = local_path(config.store)
     if path is not None and config.store.startswith("sqlite:"):
@@ -395,7 +395,7 @@ class Once:
 
 
 def shows_erased(memories: Memories, shape: Any) -> bool:
-    """Return whether a memory or a turn in a response is no longer in the namespace."""
+    """Return whether a response contains a memory or turn that is no longer in the namespace."""
     if isinstance(shape, list):
         return any(shows_erased(memories, member) for member in shape)
     if not isinstance(shape, dict):

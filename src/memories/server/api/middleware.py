@@ -349,7 +349,7 @@ def _path(scope: Scope) -> str:
 
 
 def _bound_body(receive: Receive, scope: Scope) -> Receive:
-    """Return a receiver that raises an error if the body is too large or too slow."""
+    """Return a receiver that raises an error if the body is too large or arrives too slowly."""
     limit = limit_of(scope)
     is_streamed = limit != MAX_BODY
     size, is_complete, until = 0, False, 0.0

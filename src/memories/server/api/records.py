@@ -247,7 +247,7 @@ class Records:
                 self._users[space] -= 1
 
     def _open(self, space: Space | None) -> Store:
-        """Open a store. If too many are open, close the one that has not been used for longest.
+        """Open a store. If too many are open, close the least recently used one.
 
         Raises:
             StoreBusy: All of them are in use.

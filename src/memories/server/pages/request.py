@@ -51,7 +51,7 @@ class Past(NamedTuple):
 
 
 class NotThen(NotFound):
-    """Raised when the requested item did not exist yet at the time that is shown.
+    """Raised when the requested item did not exist yet at the time shown.
 
     Attributes:
         error: The API's error.
@@ -336,11 +336,11 @@ def count_by_label(times: Sequence[str], labels: Sequence[str]) -> list[tuple[st
 
 
 def spans(days: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Group counts into equal spans without gaps, oldest first. Each span is named after its last
-    day. Ranges of 100 days or fewer are not grouped.
+    """Group daily counts into equal spans without gaps, oldest first. Each span is named after its
+    last day. Ranges of 100 days or fewer are not grouped.
 
     Args:
-        days: Counts by day, such as `2026-05-31`.
+        days: The counts, keyed by day, such as `2026-05-31`.
     """
     if not days:
         return []

@@ -163,7 +163,7 @@ def _history(memories: "Memories", request: PageRequest) -> "History":
     """Return a memory's current or earlier history.
 
     Raises:
-        NotThen: The memory did not exist at the time that is shown, but exists now.
+        NotThen: The memory did not exist at the time shown, but exists now.
     """
     name = request.path["id"]
     try:

@@ -63,9 +63,9 @@ class WriterLock:
         """Initialize; nothing is read yet.
 
         Args:
-            machine: A name for all writers that share this lock.
-            seen: The file that lists the pending writes seen so far. Only the lock's holder
-                accesses it.
+            machine: The name of this machine, which all writers that share the lock use.
+            seen: The file that lists the pending writes seen so far. Only a writer that holds the
+                lock accesses it.
         """
         self.machine = machine
         self._file = seen
@@ -128,7 +128,7 @@ def writer_lock(url: str) -> Iterator[WriterLock]:
             status = path.stat()
         except OSError as exc:
             raise StoreError(
-                f"cannot lock {path}, which excludes other writers to {url}: {exc.strerror}"
+                f"cannot lock {path} to keep out other writers to {url}: {exc.strerror}"
             ) from exc
         if not is_locked:
             raise StoreBusy(
@@ -192,7 +192,7 @@ class Changes:
         return [record for record in self.records() if where.fits(record)]
 
     def get(self, ref: Ref) -> Record | None:
-        """Return a record without vectors if the transaction has added or changed it; else None."""
+        """Return a record without its vectors if the transaction added or changed it; else None."""
         new = self.new.get(ref)
         return self.patched.get(ref) if new is None else new._replace(vectors=None)
 

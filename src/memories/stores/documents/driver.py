@@ -155,7 +155,7 @@ class Driver(Protocol):
         """
 
     def set_state(self, values: Mapping[str, str]) -> None:
-        """Replace the complete state, in one step."""
+        """Replace the entire state in one step."""
 
     def parts(self) -> list[Partition]:
         """Return the parts that exist; some may be empty."""

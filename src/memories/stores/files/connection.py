@@ -287,7 +287,7 @@ def translate_errors(path: Path) -> Iterator[None]:
     except OSError as exc:
         name = exc.filename if isinstance(exc.filename, str) else str(exc.filename or path)
         error = StoreFull if exc.errno in FULL else StoreError
-        raise error(f"cannot use {name}: {exc.strerror or exc}; nothing was acknowledged") from exc
+        raise error(f"cannot use {name}: {exc.strerror or exc}; no write was acknowledged") from exc
 
 
 def _read(path: Path, *, whole: bool = True) -> tuple[Stamp | None, bytes]:

@@ -117,7 +117,7 @@ class Interrupted(StoreUnreachable):
 
 @contextlib.contextmanager
 def translate_errors(masked_url: str) -> Iterator[None]:
-    """Translate the driver's errors inside the context into ours.
+    """Translate driver errors that are raised inside the context into ours.
 
     Args:
         masked_url: The URL without its password.

@@ -191,8 +191,8 @@ def replace(
 def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) -> None:
     """Run an action that takes locks.
 
-    If the locks aren't granted soon, the action is rolled back and tried again, so that processes
-    that wait behind it can continue in between.
+    If the locks aren't granted soon, the action is rolled back and tried again after a pause, so
+    that processes that were waiting for it can continue.
 
     Raises:
         StoreBusy: The locks were not granted for a long time.
@@ -425,7 +425,7 @@ def _erase(server: Server, table: str, parts: Sequence[Leaf]) -> None:
     with rewriting(server) as db:
         if table not in db.meta.erasing:
             return
-        # A switch of spaces or a repartitioning may have dropped the table with its files.
+        # A switch of spaces or a repartitioning may have dropped the table and its files.
         is_dropped = not leaves(db, table)
         if not is_dropped and not is_watched(db, [table]):
             return

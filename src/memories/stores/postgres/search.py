@@ -126,7 +126,8 @@ def _search_words(
             holding = len(records) - occurrences.count(0)
             if counts is not None:  # some records that contain the term weren't read
                 if few and counts[term] > _RANK_AT_MOST:
-                    # Only matching records were read. Estimate the number among all records.
+                    # Only matching records were read, so estimate how many of all records contain
+                    # the term.
                     holding = holding * documents // max(extent.matching, 1)
                     holding = max(holding, counts[term])
                 else:

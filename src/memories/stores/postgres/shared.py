@@ -204,7 +204,7 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 
 class LogListener:
-    """Calls a function after each transaction that wrote the log, until the listener is closed.
+    """Calls a function after each transaction that wrote to the log, until the listener is closed.
 
     Attributes:
         hearing: Whether the listener receives notifications; if not, the caller must poll. It

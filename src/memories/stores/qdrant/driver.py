@@ -461,7 +461,7 @@ class QdrantDriver:
 
 
 def _settings(dimension: int) -> dict[str, Any]:
-    """Return the settings for a collection of vectors with this dimension; 0 for no vectors."""
+    """Return the settings for a collection with vectors of this dimension; 0 means no vectors."""
     shared: dict[str, Any] = {"on_disk_payload": True, "metadata": {_MARK: 1}}
     if not dimension:
         return {"vectors": {}, "shard_number": 1, **shared}

@@ -343,7 +343,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     """Refuse another program's database, whose schema may contain code that SQLite would run."""
     if db.pragma("application_id") != engine.APPLICATION_ID:
         raise RequestError(
-            f"{path} is another program's SQLite database; use a backup that Memories made"
+            f"{path} is another program's SQLite database; use a backup made by Memories"
         )
     version, newest = int(db.pragma("user_version")), engine.SCHEMA_VERSION
     if not 1 <= version <= newest:

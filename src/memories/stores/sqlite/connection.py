@@ -443,7 +443,8 @@ class SQLiteFile:
         """Refuse a result that was read without locks if another process wrote in the meantime."""
         if self._frozen_stamp and self._frozen_stamp != self._stamp():
             raise StoreError(
-                f"another process wrote to {self.path} while it was read without locks; try again"
+                f"another process wrote to {self.path} while it was being read without locks; "
+                "try again"
             )
 
     def _stamp(self) -> tuple[int, int, int]:

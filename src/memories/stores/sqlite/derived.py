@@ -217,7 +217,7 @@ def find_wrong_triggers(inspection: Inspection) -> list[Finding]:
 
 
 def _read_triggers(db: apsw.Connection) -> dict[str, str]:
-    """Return the SQL of each trigger in the file by its name; replace invalid UTF-8."""
+    """Return the SQL of each trigger in the file, keyed by name; invalid UTF-8 is replaced."""
     sql = "SELECT CAST(name AS BLOB), CAST(sql AS BLOB) FROM sqlite_schema WHERE type = 'trigger'"
     rows: list[Any] = db.execute(sql).fetchall()
     return {
@@ -272,7 +272,7 @@ def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
 def repair_descriptions(inspection: Inspection) -> None:
     """Repair the rows of `meta` that describe vectors or contain counts.
 
-    If the form of vectors can't be detected, drop them.
+    If the format of the vectors can't be detected, drop them.
     """
     db = inspection.db
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):

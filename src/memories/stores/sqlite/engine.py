@@ -440,7 +440,7 @@ def refuse_unsafe(path: Path) -> None:
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; use the path of the file itself")
     if path.is_dir():
-        raise StoreError(f"{path} is a folder; name a file, or move the folder away")
+        raise StoreError(f"{path} is a folder; use the path of a file, or move the folder")
     if os.name != "posix":
         return
     for part in (path.parent, path):

@@ -48,11 +48,11 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.IOError,
         StoreError,
-        "the disk of {path} reported an error ({exc}); nothing was acknowledged",
+        "the disk of {path} reported an error ({exc}); no write was acknowledged",
     ),
     (apsw.ConnectionClosedError, StoreError, "{path} was closed while another thread used it"),
     (apsw.NoMemError, StoreError, "out of memory while using {path}; nothing was written"),
-    (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); nothing was acknowledged"),
+    (apsw.Error, StoreError, "SQLite could not use {path} ({exc}); no write was acknowledged"),
 )
 
 

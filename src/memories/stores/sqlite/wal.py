@@ -47,7 +47,7 @@ class Log(NamedTuple):
     Attributes:
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
-        states: The states to which the log leads, each with the number of the page it is on.
+        states: The store's states in the log, each with the number of the page that contains it.
         pages: The first version of each page in the log, by page number.
         first_pages: All versions of page 1 in the log.
     """
@@ -110,7 +110,8 @@ def read_log(path: Path) -> Log | None:
 def _read_commits(
     fd: int, header: bytes, page_size: int
 ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-    """Yield each commit: the database's size in pages after it, and its pages with their numbers.
+    """Yield, for each commit, the size of the database in pages after the commit, and the pages
+    that it wrote, with their numbers.
 
     The log is read, not mapped into memory, because SQLite may shorten it in the meantime.
     """
