@@ -250,7 +250,7 @@ def reject(
     dry_run: bool,
     filters: Mapping[str, Any],
 ) -> None:
-    """Delete pending memories; to put one back in the queue, run memory restore.
+    """Delete pending memories; to undo this, run memory restore.
 
     Name memories by ID (- reads IDs from standard input), or select them with --all and filters.
     """

@@ -355,8 +355,8 @@ def duplicates(memories: "Memories", where: str | None, limit: int | None) -> No
     """Find memories that repeat older ones.
 
     Lists the memories in your own namespace that memory create would now refuse, each with the
-    older memories that say the same thing. All memories are compared, which takes a second for a
-    few hundred. Nothing is changed; to remove a duplicate, run memory delete.
+    older memories that say the same thing. All memories are compared, at a rate of a few hundred
+    per second. Nothing is changed; to remove a duplicate, run memory delete.
     """
     groups = list(memories.duplicates(where=where, limit=limit))
     results = [
