@@ -60,7 +60,7 @@ _GROUPS = {
         "doctor": ("backup", "Find problems in a store, and suggest remedies."),
         "log": ("status", "Show who changed what and when, and verify the log."),
         "export": ("stores", "Write memories and turns as JSON lines, or as Markdown."),
-        "import": ("transfer", "Import an export, or the memory of another program."),
+        "import": ("transfer", "Import an export, or memories from another program."),
         "migrate": ("stores", "Copy the entire store to another one, and verify the copy."),
         "reembed": ("stores", "Recompute all vectors with another embedder."),
     },
