@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from memories import Memories, NotFound
+from memories import Memories, NotFound, StoreBusy
 from memories.stores.protocol import scan_pages
 from memories.write import forget as forget_module
 
@@ -191,3 +192,25 @@ def test_forgetting_reads_no_memory_that_was_accepted_and_is_current(
     monkeypatch.setattr(forget_module, "scan_pages", scan)
     memories.forget(memory_id)
     assert [page for page in pages if page] == []
+
+
+@pytest.mark.parametrize(
+    "forget", [Memories.forget, lambda memories, name: memories.forget_where(f"id = {name}")]
+)
+def test_a_failed_erasure_says_that_the_links_were_removed(
+    forget: Callable[[Memories, str], object], memories: Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = memories.create("The API listens on port 8080.").id
+    newer = memories.create("The API listens on port 9090.")
+    assert newer.id is not None and newer.corrects == older
+    problem = StoreBusy("another program kept it busy; nothing was written; try again")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memories._raw_store), "remove", Mock(side_effect=problem))
+        with pytest.raises(StoreBusy) as raised:
+            forget(memories, newer.id)
+    assert str(raised.value) == (
+        "links to other memories were removed, but not the content (another program kept it busy); "
+        "forget it again"
+    )
+    memories.forget(newer.id)
+    assert [memory.id for memory in memories.list().memories] == [older]

@@ -18,7 +18,7 @@ from memories.read.lookup import Lookup
 from memories.read.names import conversation_in, conversation_of
 from memories.read.selector import Selector
 from memories.read.turns import refs_of
-from memories.read.versions import PROPOSED
+from memories.read.versions import PROPOSED, has_link
 from memories.stores.audit_log import reinforcements_of
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased, scan_pages
 from memories.stores.records import SEARCHED, Collection, Filter, Record, Ref
@@ -28,6 +28,7 @@ from memories.write.links import find_current_again, leave_correction_chains
 if TYPE_CHECKING:
     from memories.write.captured import UnstoredTexts
 
+_UNLINKED = "links to other memories were removed, but not the content"
 _BATCH = 2_000  # maximum number of memories or turns per removal
 
 
@@ -47,7 +48,8 @@ def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
     def count_versions(refs: Sequence[Ref]) -> int:
         return sum(ref.collection in SEARCHED and ref.group == group for ref in refs)
 
-    forgotten = _remove(store, group, find, count_versions)
+    with once_erased(_UNLINKED) if any(map(has_link, latest)) else contextlib.nullcontext():
+        forgotten = _remove(store, group, find, count_versions)
     return forgotten._replace(current_again=current_again)
 
 
@@ -271,6 +273,8 @@ def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[s
     also_in: tuple[str, ...] = ()
     refs = _refs_of_all(store, records)
     with contextlib.ExitStack() as erased:
+        if any(map(has_link, memories)):
+            erased.enter_context(once_erased(_UNLINKED))
         while refs:
             also_in = store.remove(refs)
             erased.enter_context(once_erased())
