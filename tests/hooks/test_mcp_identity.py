@@ -89,6 +89,16 @@ def test_a_server_variable_takes_precedence_over_the_namespace_of_the_hooks(
     assert '"namespace":"carol"' in call("create_memory", content="Tea is at four")
 
 
+def test_a_session_of_another_host_in_the_folder_is_ignored(hook: Hook, home: Path) -> None:
+    """The server's own session has ended, or the host runs no hooks."""
+    start_session(hook, "s1")
+    assert not hook("session-end", {"session_id": "s1", "reason": "clear"}).code
+    start_session(hook, "t1", "bob", host="codex")
+    assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() is None
+    assert server_session(home, GEMINI_SESSION_ID="unknown").namespace() is None
+    assert server_session(home, CODEX_THREAD_ID="unknown").namespace() == "bob"
+
+
 def test_a_session_in_another_folder_is_ignored(hook: Hook, home: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     start_session(hook, "s1", "bob", folder=tmp_path / "elsewhere")

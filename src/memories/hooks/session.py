@@ -12,7 +12,7 @@ from memories.hooks import files
 
 TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 MAX_BYTES = 1_048_576
 KEEP_SECONDS = 30 * 86_400
@@ -213,7 +213,9 @@ def claim(home: str, name: str, action: str, *, within: float | None, is_end: bo
     return True
 
 
-def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
+def find_latest(
+    home: str, folder: str, *, since: float = 0.0, hosts: "Collection[str]" = ()
+) -> str | None:
     """Return the name of the session last active in a folder; None if there is none.
 
     Sessions that have ended don't count.
@@ -222,11 +224,14 @@ def find_latest(home: str, folder: str, *, since: float = 0.0) -> str | None:
         home: The home folder.
         folder: The folder.
         since: Ignore sessions that were last active before this time, in seconds since 1970.
+        hosts: Ignore sessions of other hosts; empty to consider all.
     """
     active = [(entry.stat().st_mtime, entry.name) for entry in _entries(home)]
     for moment, name in sorted(active, reverse=True):
         if moment < since:
             break
+        if hosts and name.partition(".")[0] not in hosts:
+            continue
         session = read(home, name)
         own = session.folder
         if own is None or session.ended:

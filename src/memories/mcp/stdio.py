@@ -83,7 +83,7 @@ class ServerSession(NamedTuple):
     the session's id in an environment variable or with the call, the server finds the file by that
     id. Otherwise, or if that session has ended (a host may clear the conversation and keep the
     server), the server uses the running session that was last active in the server's folder since
-    the server started.
+    the server started; if the server knows its host, only that host's sessions count.
 
     Attributes:
         home: The home with the session files.
@@ -116,9 +116,8 @@ class ServerSession(NamedTuple):
         if name is None:
             return None
         state = session.read(self.home, name)
-        # The session last active in the folder may belong to another host, whose hooks differ.
-        is_of_host = name.partition(".")[0] in named
-        if state.namespace is None and self.follows_hooks and is_of_host:
+        # If the host is unknown, the session may belong to another host, whose hooks differ.
+        if state.namespace is None and self.follows_hooks and named:
             return state.named or None
         return state.namespace
 
@@ -133,7 +132,7 @@ class ServerSession(NamedTuple):
             state = session.read(self.home, name)
             if state.folder is not None and not state.ended:
                 return name
-        return session.find_latest(self.home, self.folder, since=self.since)
+        return session.find_latest(self.home, self.folder, since=self.since, hosts=named)
 
 
 def serve(config: Config, *, shared: bool = True, read_only: bool = False) -> None:
