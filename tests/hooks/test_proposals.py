@@ -435,6 +435,12 @@ def test_no_sentence_of_a_longer_quotation_is_proposed(text: str) -> None:
     assert [each.content for each in found] == ["From now on always use pnpm."]
 
 
+@pytest.mark.parametrize("tag", ["rules", "instructions", "context"])
+def test_rules_that_the_user_wrote_between_tags_are_proposed(tag: str) -> None:
+    found = candidates(f"<{tag}>\nNever push to main.\n</{tag}>\nFix the bug.", "user")
+    assert [each.content for each in found] == ["Never push to main."]
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -446,6 +452,13 @@ def test_no_sentence_of_a_longer_quotation_is_proposed(text: str) -> None:
         ("Die Abgabe ist am 3. Mai. Gut.", ["Die Abgabe ist am 3. Mai.", "Gut."]),
         ("Wir liefern am 1. jedes Monats.", ["Wir liefern am 1. jedes Monats."]),
         ("Julkaisemme 3. toukokuuta.", ["Julkaisemme 3. toukokuuta."]),
+        ("Wir nutzen Postgres 16. Warum?", ["Wir nutzen Postgres 16.", "Warum?"]),
+        ("Termin ist Montag 3. Mai. Gut.", ["Termin ist Montag 3. Mai.", "Gut."]),
+        ("Käytämme aina Python 3. Miksi?", ["Käytämme aina Python 3.", "Miksi?"]),
+        ("We deploy at 5 p.m. Why?", ["We deploy at 5 p.m.", "Why?"]),
+        ("We ship to the U.S. Why?", ["We ship to the U.S.", "Why?"]),
+        ("We ship on Fri. Can you?", ["We ship on Fri.", "Can you?"]),
+        ("We ship at 9 a.m. every day.", ["We ship at 9 a.m. every day."]),
         ("We ship on Tues. and Thurs. at ten.", ["We ship on Tues. and Thurs. at ten."]),
         ("The users' list isn't long. It's 'x'.", ["The users' list isn't long.", "It's 'x'."]),
         ("Use Python 3. Never 2.", ["Use Python 3.", "Never 2."]),

@@ -19,7 +19,12 @@ _CODE = re.compile(
     r"|^<stdin>$.*?(?:^</stdin>$|\Z)",
     re.S | re.M,
 )
-_TAG = re.compile(r"^<(?P<end>/?)(?P<name>[\w-]+)(?: [^\n>]*)?>$", re.M)
+# Elements with what someone else wrote. The excluded ones are for the user's own rules and tasks.
+_TAG = re.compile(
+    r"^<(?P<end>/?)(?P<name>(?!(?:background|constraint|context|convention|goal|guideline|instruction"
+    r"|note|preference|prompt|requirement|rule|style|task)s?\b)[\w-]+)(?: [^\n>]*)?>$",
+    re.M | re.I,
+)
 # Quoted lines, tables, rules, commands and their output, stack traces, and JSON.
 _NOT_PROSE = re.compile(r"\s*(?:>|\||[-=_*]{3,}\s*$|\$ |>>> |\+\+\+|@@|at \w[\w.]*\(|\[?\{\s*\")")
 _INDENTED = re.compile(r" {4,}|\t")
@@ -40,8 +45,18 @@ _ABBREVIATION = re.compile(
     r"\b(?:[^\W\d_]\.\s?[^\W\d_]{1,2}|vs|etc|no|[Nn]r|ca|bzw|usw|M[rs]|Mrs|Dr|Prof|St"
     r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)$"
 )
-_ORDINAL = re.compile(r"(?<!\S)\d\d?\.(?=\s)")
-_WITH_ORDINALS = {"de", "fi", "pl", "tr"}
+# Abbreviations after which a sentence ends if a capital letter follows.
+_MAY_END = re.compile(
+    r"\b(?:[AaPp]\.[Mm]|U\.S|U\.K|E\.U"
+    r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\.(?=\s+(?P<next>\w))"
+)
+_ORDINAL = re.compile(r"(?<!\S)(?:(?P<before>\S+)\s)?\d\d?\.(?=\s+(?P<next>\w+))")
+_BEFORE_GERMAN_ORDINAL = re.compile(
+    r"(?i)am|vom|zu[mr]|de[rnms]|die|das|ab|bis|im|jede[rnms]?|diese[rnms]?|eine?[rnms]?|und|oder"
+    r"|.*\W"
+)
+_GERMAN_MONTH = re.compile(r"(?i)jan|feb|mär|apr|mai|jun|jul|aug|sep|okt|nov|dez")
+_WITH_ORDINALS = {"fi", "pl", "tr"}
 _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\w*])")
 
 # The start of a recalled memory in a context.
@@ -134,9 +149,8 @@ def _without_code(text: str) -> str:
 
 def _ends(paragraph: str) -> Iterator[int]:
     """Yield the ends of a paragraph's sentences, in order."""
-    ordinals = {ordinal.end() - 1 for ordinal in _ORDINAL.finditer(paragraph)}
-    if ordinals and _WITH_ORDINALS.isdisjoint(languages.detect(paragraph)):
-        ordinals.clear()
+    ordinals = set(_ordinals(paragraph))
+    certain = {end.end() - 1 for end in _MAY_END.finditer(paragraph) if end["next"].isupper()}
     for end in _END.finditer(paragraph):
         stop = end.start()
         if end["quotation"] and not _QUOTED_END.match(paragraph, end.end() - 2):
@@ -145,8 +159,22 @@ def _ends(paragraph: str) -> Iterator[int]:
             goes_on = _GOES_ON.match(paragraph, end.end())
             if goes_on and goes_on[1].islower():
                 continue
-        if stop not in ordinals and not _ABBREVIATION.search(paragraph, max(stop - 6, 0), stop):
+        is_abbreviation = _ABBREVIATION.search(paragraph, max(stop - 6, 0), stop)
+        if stop in certain or not (stop in ordinals or is_abbreviation):
             yield end.end()
+
+
+def _ordinals(paragraph: str) -> Iterator[int]:
+    """Yield where the periods of ordinals are, such as the one in "am 3. Mai"."""
+    ordinals = list(_ORDINAL.finditer(paragraph))
+    codes = languages.detect(paragraph) if ordinals else ()
+    for ordinal in ordinals:
+        before = ordinal["before"] or ""
+        is_german = "de" in codes and (
+            _BEFORE_GERMAN_ORDINAL.fullmatch(before) or _GERMAN_MONTH.match(ordinal["next"])
+        )
+        if is_german or (ordinal["next"].islower() and not _WITH_ORDINALS.isdisjoint(codes)):
+            yield ordinal.end() - 1
 
 
 def _paragraphs(text: str) -> list[_Paragraph]:
