@@ -157,7 +157,7 @@ class PageRequest(NamedTuple):
 
     @property
     def past(self) -> Past | None:
-        """The time that is shown; None for now.
+        """The time shown; None for now.
 
         Raises:
             InvalidInput: The address does not contain a valid time.
@@ -172,7 +172,7 @@ class PageRequest(NamedTuple):
 
     @property
     def as_of(self) -> str | None:
-        """The time that is shown, in the form that the methods of `Memories` accept."""
+        """The time shown, in the form that the methods of `Memories` accept."""
         return self.text("as_of") or None
 
     def address(self, path: str, name: str = "", **query: str | int | None) -> str:

@@ -263,10 +263,10 @@ def conversation(memories: "Memories", request: PageRequest) -> View:
 
 
 def _about(memories: "Memories", request: PageRequest) -> "Conversation":
-    """Return a conversation as it is now, or as it was at the time that is shown.
+    """Return a conversation as it is now, or as it was at the time shown.
 
     Raises:
-        NotThen: The conversation had not begun at the time that is shown.
+        NotThen: The conversation had not begun at the time shown.
     """
     name = request.path["id"]
     try:
