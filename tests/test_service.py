@@ -440,7 +440,7 @@ def test_a_hit_has_a_memory_and_no_turn(memories: Memories, clock: Clock) -> Non
     assert (hit.speaker, hit.conversation_id) == ("claude", "standup")
     assert hit.calibrated is not None
     assert 0.9 < hit.calibrated <= 1
-    with pytest.raises(TypeError, match=rf"this hit is memory {memory.id}; use \.memory"):
+    with pytest.raises(TypeError, match=rf"this hit is a memory \({memory.id}\); use \.memory"):
         _ = hit.turn
 
 
