@@ -202,7 +202,7 @@ class Backend(Protocol):
         ...
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, and count it in the window; return its id, or that of an equal one."""
+        """Store a memory and count it in the window. Return its id or that of an equivalent one."""
         ...
 
     def recall(
