@@ -498,6 +498,12 @@ def test_a_sentence_ends_only_where_its_author_ended_it(text: str, sentences: li
         ("Merk dir folgendes:\n- Ola ist Chefin", ["Ola ist Chefin"]),
         ("We haven't decided yet:\n- we use Kafka here", []),
         ("Should we:\n- always use pnpm?\n- never push to main", []),
+        ("Sollen wir:\n- immer pnpm nutzen", []),
+        ("# How we work\n- always use uv", ["How we work: always use uv"]),
+        ("# Wie wir arbeiten\n- immer uv nutzen", ["Wie wir arbeiten: immer uv nutzen"]),
+        ("Could you follow this:\n- always use uv", ["Could you follow this: always use uv"]),
+        ("Könntest du bitte:\n- immer uv nutzen", ["Könntest du bitte: immer uv nutzen"]),
+        ("¿Podrías:\n- usar siempre uv", ["¿Podrías: usar siempre uv"]),
         ("Off the record:\n- we use npm here\n- never push to main", []),
     ],
 )

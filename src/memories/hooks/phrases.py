@@ -135,11 +135,14 @@ class Language(NamedTuple):
 
     def denies(self, text: str) -> bool:
         """Return whether a sentence is a question, a supposition or a report."""
+        return self.supposes(text) or self.pattern("question").search(text) is not None
+
+    def supposes(self, text: str) -> bool:
+        """Return whether a sentence is a supposition or a report."""
         asserted = self.pattern("certain").sub(" ", text)
         return (
             self.pattern("doubt").search(asserted) is not None
             or self.pattern("reported").search(text) is not None
-            or self.pattern("question").search(text) is not None
         )
 
     def find(self, text: str, role: str) -> str | None:
@@ -188,7 +191,7 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
         if not is_handed_over:
             candidate = candidate or _find_label(whole, role)
             candidate = candidate or _find_phrase(whole, role, text, rate)
-            if candidate is None and lead and not _is_denied(whole):
+            if candidate is None and lead and not _is_denied_by(lead):
                 candidate = _find_phrase(sentence, role, text, rate)
                 candidate = candidate and candidate._replace(content=_capitalize(whole))
         if candidate is not None and _is_sound(candidate):
@@ -196,10 +199,16 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     return list(by_content.values())
 
 
-def _is_denied(sentence: str) -> bool:
-    """Return whether a sentence is a question, a supposition or a report in its language."""
-    text = languages.fold(sentence)
-    return any(read_language(code).denies(text) for code in (*languages.detect(text), "en"))
+def _is_denied_by(lead: str) -> bool:
+    """Return whether a lead makes the items of its list a question, a supposition or a report.
+
+    Headings such as "How we work" and requests such as "Could you follow these rules" don't.
+    """
+    text = languages.fold(_pattern("requests").sub(" ", lead))
+    codes = (*languages.detect(lead), "en")
+    return _pattern("asks").search(lead) is not None or any(
+        read_language(code).supposes(text) for code in codes
+    )
 
 
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
