@@ -62,6 +62,14 @@ def test_a_prompt_recalls_a_relevant_memory_once(hook: Hook, host: str, name: st
     assert DEPLOY in hook("user-prompt", {"prompt": "when do deploys happen?"}).context
 
 
+@pytest.mark.usefixtures("deploys")
+def test_text_pasted_into_a_prompt_recalls_nothing(hook: Hook) -> None:
+    tags = ['<pasted_content id="8b26">', '</pasted_content id="8b26">']
+    pasted = f"{tags[0]}\n{'The cat of our office is called Tim. ' * 300}\n{tags[1]}\n"
+    context = hook("user-prompt", {"prompt": f"{pasted}when do deploys happen?"}).context
+    assert (DEPLOY in context, "Tom" in context) == (True, False)
+
+
 def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None:
     with Memories() as memories:
         for days in (0, 3, 15, 20):

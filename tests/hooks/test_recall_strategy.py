@@ -188,6 +188,8 @@ def test_a_prompt_that_cannot_be_searched_is_not_a_store_error(
 
 def test_a_long_prompt_is_cut_to_the_maximum_length_of_a_query() -> None:
     assert len(query_of("x" * 100_000)) == validate.MAX_QUERY_CHARACTERS
+    prompt = query_of(f"Look: {'x' * 100_000} Which port is it?")
+    assert prompt.startswith("Look: ") and prompt.endswith(" Which port is it?")
 
 
 @pytest.mark.usefixtures("store")

@@ -37,8 +37,13 @@ _MAX_QUERY = 4_096
 
 
 def query_of(prompt: str) -> str:
-    """Return a prompt as a query: truncated to the maximum length, without forbidden characters."""
-    return prompt[:_MAX_QUERY].replace("\0", " ").encode("utf-8", "replace").decode()
+    """Return a prompt as a query: no longer than allowed, without forbidden characters.
+
+    The middle of a long prompt is left out, since a question stands before or after pasted text.
+    """
+    if len(prompt) > _MAX_QUERY:
+        prompt = f"{prompt[: _MAX_QUERY // 2 - 1]}\n{prompt[-_MAX_QUERY // 2 :]}"
+    return prompt.replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 class RecallRequest:
