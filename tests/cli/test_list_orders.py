@@ -141,10 +141,12 @@ def test_a_note_names_a_project_that_no_memory_has(
 ) -> None:
     stored("deploys of the shop", "--project", "github.com/acme/shop")
     stored("deploys are announced", "--global")
-    note = 'Note: no memory has the project "shpo"; memory projects lists projects'
+    note = 'Note: no current memory has the project "shpo"; memory projects lists projects'
     for command in (["list"], ["search", "deploys"]):
         assert memory(*command, "--project", "shpo").err.strip() == note
         assert memory(*command, "--project", "shop").err == ""
+        assert memory(*command, "--project", "shop", "--as-of", "2020-01-01").err == ""
+        assert memory(*command, "--project", "bank", "--pending").err == ""
 
 
 def test_pages_of_a_project_mix_its_own_and_global_memories_in_order(

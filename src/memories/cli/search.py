@@ -173,18 +173,23 @@ def history(
 def _note_project(
     memories: "Memories", found: "Iterable[Memory]", filters: Mapping[str, Any]
 ) -> None:
-    """Print a note if no memory has the given project, which may be misspelled."""
+    """Print a note if no current memory has the given project, which may be misspelled."""
     project = filters.get("project")
-    is_other = filters.get("scope", "memories") != "memories" or filters.get("deleted")
+    is_other = filters.get("scope", "memories") != "memories" or any(
+        map(filters.get, ("as_of", "deleted", "pending"))
+    )
     if project is None or is_other:
         return
     for memory in found:
         if "project" in memory.tags:
             return
-    known = memories.tags("project", as_of=filters.get("as_of"))
+    known = memories.tags("project")
     names = complete_project(project, known.keys()) or ()
     if known.keys().isdisjoint(names):
-        note(f'Note: no memory has the project "{safe(names[0])}"; memory projects lists projects')
+        note(
+            f'Note: no current memory has the project "{safe(names[0])}"; '
+            "memory projects lists projects"
+        )
 
 
 def field_names(fields: str | None) -> list[str] | None:
