@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from contract.samples import embed  # noqa: E402
 
 from live_server import Live, running  # noqa: E402
 from live_server import everything as received  # noqa: E402
-from memories import Memories  # noqa: E402
+from memories import Memories, TurnDraft  # noqa: E402
 from memories.config import load_config  # noqa: E402
 from memories.core.http import JsonClient, NoAnswer, ServerResponse  # noqa: E402
 from memories.errors import (  # noqa: E402
@@ -33,6 +34,7 @@ from memories.errors import (  # noqa: E402
     StoreError,
     StoreUnreachable,
 )
+from memories.guard.origin import Origin  # noqa: E402
 from memories.identity import tokens  # noqa: E402
 from memories.server.api import records  # noqa: E402
 from memories.settings import Config  # noqa: E402
@@ -50,6 +52,8 @@ from memories.stores.sqlite.connection import SQLiteFile  # noqa: E402
 from memories.stores.sqlite.store import SQLiteStore  # noqa: E402
 from memories.stores.wire import to_wire  # noqa: E402
 from memories.transfer.doctor import examine  # noqa: E402
+from memories.transfer.foreign import Importer, SourceTerms  # noqa: E402
+from memories.transfer.sources.items import SourceMessage  # noqa: E402
 from opening import opening  # noqa: E402
 
 
@@ -187,6 +191,17 @@ def test_doctor_examines_only_what_a_limited_token_may_read(live: Live, tmp_path
     [finding] = examine(config._replace(namespace="bob"), deep=True).findings
     assert "the store can't be used" in finding.what
     assert "may not read namespace bob" in finding.what
+
+
+def test_a_limited_token_imports_a_session(live: Live, tmp_path: Path) -> None:
+    origin = Origin("user", "import", "ann", None, "ann", "host", "0", "ann")
+    terms = SourceTerms("codex", "ann", origin, False, None, datetime.now(UTC), False)
+    messages = [SourceMessage("codex:s1", TurnDraft("Fix the login test", message_id="1"))]
+    for new, known in ((1, 0), (0, 1)):
+        mine = client(live, _token(tmp_path, "ann:admin"), space=None)
+        importer = Importer(mine, None, config_of(tmp_path), terms, lambda: None)
+        list(importer.store(messages))
+        assert (importer.counts.turns, importer.counts.known) == (new, known)
 
 
 def test_another_tokens_transaction_is_unknown(live: Live, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memories.errors import InvalidInput
+from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
 from memories.guard.origin import IMPORTED_AS, USER, Origin
 from memories.languages.text import index_text
@@ -159,7 +159,11 @@ class Importer:
         self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets removed, by draft
         self._terms, self._embedder = terms, embedder
         self._store = store
-        self._namespaces = tuple({terms.namespace, *store.namespaces(Collection.HISTORY)})
+        try:
+            others = store.namespaces(Collection.HISTORY)
+        except ConfigError:  # a token for one namespace can't list the others
+            others = []
+        self._namespaces = tuple({terms.namespace, *others})
         statement_origin = terms.origin._replace(trust=USER) if terms.trusted else terms.origin
 
         def logged(origin: Origin) -> LoggedStore:
