@@ -117,7 +117,7 @@ class HostEvent:
         return clean_prompt(self.text("prompt"), self.text("source"))
 
     @property
-    def typed(self) -> str:
+    def typed_text(self) -> str:
         """The part of the prompt that the user typed; see `typed_part`."""
         return typed_part(self.text("prompt"), self.text("source"))
 

@@ -36,7 +36,12 @@ from memories.stores.audit_log import (
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
 from memories.stores.records import SEARCHED, Collection, Record, Ref
 from memories.transfer.backup import backups_of
-from memories.transfer.moves import append_copies, describe_taken_keys, erasing_moved, find_copies
+from memories.transfer.moves import (
+    append_copies,
+    describe_taken_keys,
+    explain_unfinished_move,
+    find_copies,
+)
 from memories.transfer.pages import Part, pages
 from memories.write import captured
 from memories.write.turn_queue import RetryQueue, files_of
@@ -249,7 +254,7 @@ def move(
         refs: list[Ref] = []
         for records in source.records.values():
             refs += [record.ref for record in records]
-        with erasing_moved(name, into, "repeat the move"):
+        with explain_unfinished_move(name, into, "repeat the move"):
             store.remove(refs)
         left = sum(store.count(Part(collection, name).filter()) for collection in SEARCHED)
         if not left:

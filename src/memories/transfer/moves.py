@@ -93,13 +93,13 @@ def move(
         store.patch([end_version(record, now, "delete") for record in live])
         current_again = find_current_again(store, live, now)
     repeating = find_repeating(store, namespace, set(groups))
-    with erasing_moved(namespace, into, f"forget them in {namespace}"):
+    with explain_unfinished_move(namespace, into, f"forget them in {namespace}"):
         store.remove([*(record.ref for record in versions), *reinforcements, *repeating])
     return MovedMemories(groups, namespace, into, len(versions), current_again)
 
 
 @contextlib.contextmanager
-def erasing_moved(namespace: str, into: str, advice: str) -> Iterator[None]:
+def explain_unfinished_move(namespace: str, into: str, advice: str) -> Iterator[None]:
     """Make a store's errors say that the records are in the other namespace.
 
     Args:
