@@ -197,8 +197,8 @@ def test_a_limited_token_imports_a_session(live: Live, tmp_path: Path) -> None:
     origin = Origin("user", "import", "ann", None, "ann", "host", "0", "ann")
     terms = SourceTerms("codex", "ann", origin, False, None, datetime.now(UTC), False)
     messages = [SourceMessage("codex:s1", TurnDraft("Fix the login test", message_id="1"))]
+    mine = client(live, _token(tmp_path, "ann:admin"), space=None)
     for new, known in ((1, 0), (0, 1)):
-        mine = client(live, _token(tmp_path, "ann:admin"), space=None)
         importer = Importer(mine, None, config_of(tmp_path), terms, lambda: None)
         list(importer.store(messages))
         assert (importer.counts.turns, importer.counts.known) == (new, known)
