@@ -295,6 +295,19 @@ def test_pasted_text_is_stored_but_does_not_count_as_the_users(
     assert found == {"We always use pnpm.", "We never use spaces."}
 
 
+def test_a_pasted_fact_after_a_request_to_remember_is_proposed(home: Path) -> None:
+    pasted = '<pasted_content id="1">\nOla owns billing.\n</pasted_content id="1">'
+    prompts = [f"Remember this:\n{pasted}\nThen fix the login.", "remember that bo owns DNS."]
+    for prompt in prompts:
+        record_event(home, "user-prompt", prompt=prompt)
+    pasted = pasted.replace("Ola", "Remember that Eve")
+    record_event(home, "user-prompt", prompt=f"What is this?\n{pasted}")
+    record_event(home, "stop")
+    flush_inbox(home)
+    found = {each.content for each in pending_memories(home)}
+    assert found == {"Ola owns billing.", "Bo owns DNS."}
+
+
 def test_lines_that_the_host_inserted_are_not_turns(home: Path, transcript: Path) -> None:
     append(
         transcript,

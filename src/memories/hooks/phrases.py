@@ -34,7 +34,7 @@ _MIN_LETTERS = 0.6  # minimum fraction of a sentence that must be letters or spa
 # Confidence that a sentence is worth keeping; see the setting `memory_confidence_min`.
 _CONFIDENCE = {USER: 0.85, ASSISTANT: 0.75, TOOL: 0.7}
 _REMEMBER_CONFIDENCE = 0.95
-_REMEMBER = "remember"
+REMEMBER = "remember"
 _OF_NOW = ("moment", "task")
 _QUOTATION = '"x"'  # replaces each quotation
 _STATEMENT = "statement"  # a sentence that needs no phrase because it is rated highly enough
@@ -244,7 +244,7 @@ def _hands_over(sentence: str, message: str) -> bool:
 def _find_request(sentence: str, following: str) -> CandidateSentence | None:
     """Return the fact that a user wants remembered, which may be the sentence after a colon."""
     if _pattern("remembered").search(sentence):
-        return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, _REMEMBER)
+        return CandidateSentence(sentence, FACT, _REMEMBER_CONFIDENCE, REMEMBER)
     match = _pattern("remember_that").match(sentence)
     asking, verb, lead = "", "", ":"
     if match is None:
@@ -269,7 +269,7 @@ def _find_request(sentence: str, following: str) -> CandidateSentence | None:
     likes = re.search(r"(?i)\b(?:prefer\w*|favou?rite|like|love|hate)\b", fact)
     content = re.sub(r"[?？]\s*$", ".", sentence if is_action else fact)
     kind = PREFERENCE if likes else FACT
-    return CandidateSentence(_capitalize(content), kind, _REMEMBER_CONFIDENCE, _REMEMBER)
+    return CandidateSentence(_capitalize(content), kind, _REMEMBER_CONFIDENCE, REMEMBER)
 
 
 def _find_label(sentence: str, role: str) -> CandidateSentence | None:
@@ -366,7 +366,7 @@ def _is_sound(candidate: CandidateSentence) -> bool:
     """Return whether a text looks like a whole sentence."""
     content = candidate.content
     characters, words = _MIN_CHARACTERS, _MIN_WORDS
-    if candidate.phrase == _REMEMBER:
+    if candidate.phrase == REMEMBER:
         characters, words = _MIN_REMEMBER_CHARACTERS, _MIN_REMEMBER_WORDS
     is_short = len(content) < characters or len(re.findall(r"\w+", content)) < words
     if content.isascii() and is_short:

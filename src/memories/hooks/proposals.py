@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from memories.context.policy import MemoryPolicy, window_key
 from memories.core.disk import open_file
-from memories.embedders.scores import worth_rater
+from memories.embedders.scores import Rate, worth_rater
 from memories.errors import InvalidInput, NotFound
-from memories.hooks.phrases import candidates
+from memories.hooks.phrases import REMEMBER, CandidateSentence, candidates
 from memories.hooks.sentences import hash_sentences, repeats, split_sentences
 from memories.hooks.session import Session
 from memories.hooks.transcripts import USER, Utterance, folder_of
@@ -103,7 +103,7 @@ def propose(
     stored = 0
     for utterance in utterances:
         window = window_key(source.conversation, utterance.at)
-        found = candidates(utterance.typed or utterance.text, utterance.role, rate)
+        found = _find(utterance, rate)
         if found and utterance.role != USER and find_marks(utterance.text):
             continue  # the text may give instructions to a model
         for candidate in found:
@@ -128,6 +128,24 @@ def propose(
             )
             stored += result.stored
     return stored
+
+
+def _find(utterance: Utterance, rate: Rate | None) -> list[CandidateSentence]:
+    """Return the candidates in an utterance; of pasted text, only the fact after "Remember this:".
+
+    The typed part alone doesn't show what follows such a request.
+    """
+    found = candidates(utterance.text, utterance.role, rate)
+    if not utterance.typed or utterance.typed == utterance.text:
+        return found
+    lines = utterance.typed.splitlines()
+    asks = any(line.rstrip().endswith((":", "：")) for line in lines)
+    typed = candidates(utterance.typed, USER, rate)
+    contents = {each.content for each in typed}
+    requests = [each for each in found if each.phrase == REMEMBER]
+    return [each for each in typed if each.phrase != REMEMBER] + [
+        each for each in requests if asks or each.content in contents
+    ]
 
 
 def _count(memories: Memories, window: str) -> int:
