@@ -467,6 +467,8 @@ def test_rules_that_the_user_wrote_between_tags_are_proposed(tag: str) -> None:
         ("Käytämme aina Python 3. Miksi?", ["Käytämme aina Python 3.", "Miksi?"]),
         ("We deploy at 5 p.m. Why?", ["We deploy at 5 p.m.", "Why?"]),
         ("We ship to the U.S. Why?", ["We ship to the U.S.", "Why?"]),
+        ("We use uv. P.S. Why?", ["We use uv.", "P.S.", "Why?"]),
+        ("Wir nutzen uv usw. Warum?", ["Wir nutzen uv usw.", "Warum?"]),
         ("We ship on Fri. Can you?", ["We ship on Fri.", "Can you?"]),
         ("We ship at 9 a.m. every day.", ["We ship at 9 a.m. every day."]),
         ("We ship on Tues. and Thurs. at ten.", ["We ship on Tues. and Thurs. at ten."]),

@@ -47,7 +47,7 @@ _ABBREVIATION = re.compile(
 )
 # Abbreviations after which a sentence ends if a capital letter follows.
 _MAY_END = re.compile(
-    r"\b(?:[AaPp]\.[Mm]|U\.S|U\.K|E\.U"
+    r"\b(?:[AaPp]\.[Mm]|(?!Z)[A-Z]\.[A-Z]|etc|usw"
     r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\.(?=\s+(?P<next>\w))"
 )
 _ORDINAL = re.compile(r"(?<!\S)(?:(?P<before>\S+)\s)?\d\d?\.(?=\s+(?P<next>\w+))")
