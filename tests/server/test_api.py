@@ -3,6 +3,7 @@ without content.
 """
 
 import errno
+import itertools
 import json
 import logging
 import re
@@ -34,7 +35,7 @@ from memories.errors import (
     StoreUnreachable,
 )
 from memories.identity import tokens
-from memories.server.api import access, idempotency, middleware
+from memories.server.api import access, idempotency, memory_routes, middleware
 from memories.server.app import Options, build
 from memories.server.group_commit import GroupCommit
 from memories.server.pages import routes as pages
@@ -1127,6 +1128,23 @@ def test_a_refused_draft_in_a_later_transaction_affects_no_other(
     assert [each["stored"] for each in answer["results"]] == [True] * (count - 1) + [False]
     assert "not found" in answer["results"][-1]["error"]
     assert owner.get("/api/status").json()["memory_count"] == count - 1
+
+
+def test_an_error_after_the_first_drafts_says_how_many_were_processed(
+    owner: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, calls = memory_routes._store, itertools.count()
+
+    def busy_the_second_time(*arguments: Any) -> Sequence[Created]:
+        if next(calls) == 1:
+            raise StoreBusy("another program kept it busy; nothing was written; try again")
+        return store(*arguments)
+
+    monkeypatch.setattr(memory_routes, "_store", busy_the_second_time)
+    given = [{"content": f"{'word ' * (n % 7)}number {n * n}"} for n in range(40)]
+    answer = owner.post("/api/memories/batch", json={"memories": given})
+    problem = "25 records were processed, but another program kept it busy; try again"
+    assert (answer.status_code, answer.json()["detail"]) == (503, problem)
 
 
 def test_rank_is_a_parameter_of_a_search(owner: TestClient, config: Config) -> None:

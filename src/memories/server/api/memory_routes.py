@@ -25,6 +25,7 @@ from memories.server.api.routes import (
     read_route,
     write_route,
 )
+from memories.stores.protocol import add_count_to_errors
 from memories.write.create import BATCH, BATCH_COMPARED, Created
 
 _KINDS = {"time": "text", "share": "number"}  # kinds not named here keep their names
@@ -240,8 +241,9 @@ def create_many(call: Call) -> Answer:
     force, redact = call.arguments.get("force", False), call.arguments.get("redact", True)
     results: list[dict[str, Any]] = []
     size = BATCH if force else BATCH_COMPARED
-    for first in range(0, len(drafts), size):
-        results += _store_batch(call, drafts[first : first + size], force, redact, first)
+    with add_count_to_errors(lambda: len(results), "processed"):
+        for first in range(0, len(drafts), size):
+            results += _store_batch(call, drafts[first : first + size], force, redact, first)
     return Answer({"results": results, "count": len(results)})
 
 
