@@ -61,7 +61,15 @@ ROWS = (
         "\\u0041",
         "-----BEGIN PRIVATE KEY-----",
     ),
-    *("not ", "ignore previous instructions ", "id: ", "d", "<!-- ai ", "opacity:0>ai "),
+    *(
+        "not ",
+        "ignore previous instructions ",
+        "id: ",
+        "d",
+        "<!-- ai ",
+        "opacity:0>ai ",
+        "opacity:0 ai>",
+    ),
 )
 TEXTS: dict[str, Callable[[], str]] = {
     **{repr(row): lambda row=row: row * (SIZE // len(row.encode())) for row in ROWS},
