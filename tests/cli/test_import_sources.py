@@ -260,7 +260,9 @@ def test_the_next_import_completes_a_failed_one(
         patch.setattr(foreign, "append", fail_at_the_second)
         stopped = memory("import", path)
     assert (stopped.code, stopped.out) == (1, "")
-    assert "to erase everything from it: memory forget --where 'import = " in stopped.err
+    assert (
+        "to erase it, except memories edited since: memory forget --where 'import = " in stopped.err
+    )
     answer = memory("import", path).json
     assert (answer["turns"], answer["memories"], answer["known"]) == (2, 3, 2)
     assert len(set(contents(memory))) == 7

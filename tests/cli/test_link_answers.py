@@ -269,7 +269,7 @@ def test_a_repetition_of_a_corrected_memory_says_that_it_is_current_again(
     older, newer = chain
     shown = memory("create", PORT.format(6379), "--format", "text").out
     assert " ".join(shown.split()) == (
-        f"= already stored as {older[:13]} · it is current again and corrects {newer}"
+        f"= already stored as {older[:18]} · it is current again and corrects {newer}"
     )
     answer = memory("create", PORT.format(6380), "--tag", "team=blue").json
     assert answer["merged"] == ["tags", "corrects"]

@@ -476,7 +476,7 @@ def test_advised_commands_name_the_store_and_the_namespace(
     older = memory("create", "The kettle is blue", *place).json["id"]
     text = memory("create", "The kettle is red", *place, "--format", "text").out
     assert f"memory update {options} " in text
-    assert f"--not-corrects {older[:13]}\n" in text
+    assert f"--not-corrects {older[:18]}\n" in text
     hint = memory("create", "The kettle is green", *place).json["hint"]
     assert f"run: memory update {options} " in hint
     assert follow(hint.rpartition("run: ")[2]).code == 0

@@ -56,7 +56,7 @@ print(json.dumps({plants[0]: "drop"}))""")
     assert not note.with_name("shell").exists()
 
     again = untidy("tidy", "--format", "text").out
-    assert "TIDY_COMMAND withheld 1 proposal.\nNothing to tidy." in again
+    assert "TIDY_COMMAND withheld 1 proposal.\nNothing new to tidy." in again
     monkeypatch.delenv("TIDY_COMMAND")
     [proposal] = untidy("tidy").json["proposals"]
     assert "ficus" in proposal["content"]

@@ -20,7 +20,7 @@ def plain(answer: Answer) -> str:
 
 def test_a_create_names_the_corrected_memory_and_the_command_to_undo_it(terminal: Command) -> None:
     first = plain(terminal("create", "Deploys happen on Thursdays", env=MINILM))
-    assert re.fullmatch(r"✓ stored [0-9a-f]{8}-[0-9a-f]{4}\n", first)
+    assert re.fullmatch(r"✓ stored [0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}\n", first)
     second = plain(terminal("create", "Deploys happen on Mondays", env=MINILM))
     name = first.split()[-1]
     assert re.fullmatch(
@@ -48,7 +48,7 @@ def test_scores_are_shown_only_if_the_order_is_explained(
 
 
 def test_a_repetition_is_one_line_with_what_it_added(terminal: Command, memory: Command) -> None:
-    name = memory("create", "Deploys happen on Mondays").json["id"][:13]
+    name = memory("create", "Deploys happen on Mondays").json["id"][:18]
     shown = plain(terminal("create", "Deploys happen on Mondays", "--tag", "a=b"))
     assert shown == f"= already stored as {name} · merged into it: tags, trust\n"
 

@@ -200,7 +200,7 @@ def test_additions_of_a_repetition_are_merged_and_contradictions_reported(memory
     assert "last_reinforced_at" in kept
     shown = memory("create", "The user prefers tabs", "--tag", "x=1", "--format", "text")
     assert shown.code == 0
-    name = first["id"][:13]
+    name = first["id"][:18]
     assert shown.out == f"= already stored as {name} · merged into it: tags · reinforced\n"
 
 

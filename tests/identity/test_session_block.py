@@ -47,7 +47,7 @@ def test_a_block_names_the_identity_and_its_memories(bob: Memories) -> None:
     ]
     [line] = [line for line in text.split("\n") if line.startswith("- 01")]
     assert re.fullmatch(
-        r"- [\w-]{13} preference by \S+, \d+ \w{3} \d{4}: The user prefers tabs", line
+        r"- [\w-]{18} preference by \S+, \d+ \w{3} \d{4}: The user prefers tabs", line
     )
     assert "memory search" in text
     assert "-n bob" in text

@@ -531,7 +531,7 @@ def _render_proposals(answer: Mapping[str, Any]) -> str:
     if answer.get("withheld"):
         withheld = amount(answer["withheld"], "proposal", "proposals")
         lines.append(f"TIDY_COMMAND withheld {withheld}.")
-    lines.append(complete_commands("To decide: memory review") if rows else "Nothing to tidy.")
+    lines.append(complete_commands("To decide: memory review") if rows else "Nothing new to tidy.")
     return "\n".join(lines)
 
 

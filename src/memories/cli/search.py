@@ -404,7 +404,9 @@ def _render_verification(result: "Verification") -> str:
     memories = (*result.doubtful, *result.unverified)
     parts = [text.page(Page(memories, None))] if memories else []
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]
-    parts.append(f"{', '.join(counted)}." if counted else "No memory here has an anchor.")
+    parts.append(
+        f"{', '.join(counted)}." if counted else "No memory here has an anchor or has expired."
+    )
     if result.doubtful:
         remedies = "What to do: memory update ID TEXT, memory delete ID, or memory confirm ID"
         parts.append(complete_commands(remedies))

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 MAX_LINES = 6  # maximum number of lines of each text that are shown on a terminal
 MAX_SHOWN = 2_000  # maximum number of characters of each text, if there are several
-CREATED_ID = 13  # length of an id's prefix that contains the time
 SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
@@ -113,7 +112,7 @@ def create_result(created: "Created") -> str:
     mark, sign = (GREEN, "✓") if created.stored else (YELLOW, "=")
     lines[0] = f"{paint(mark, sign)} {lines[0]}"
     if created.corrects and created.stored:
-        newer, older = created.memory.id[:CREATED_ID], created.corrects[:CREATED_ID]
+        newer, older = created.memory.id[:SHORT_ID], created.corrects[:SHORT_ID]
         advice = f"both true? memory update {newer} --not-corrects {older}"
         lines.append(paint(DIM, f"  {complete_commands(advice)}"))
     if others := created.replaceable:
@@ -131,7 +130,7 @@ def create_result(created: "Created") -> str:
 
 def _outcome(created: "Created", record: Memory) -> list[str]:
     """Return the parts of the line that reports how a memory was stored."""
-    name = safe(record.id[:CREATED_ID])
+    name = safe(record.id[:SHORT_ID])
     verb = "stored" if created.stored else "already stored as"
     parts = [f"{verb} {name}"]
     if created.stored and record.version > 1:
@@ -153,7 +152,7 @@ def _outcome(created: "Created", record: Memory) -> list[str]:
 
 
 def _correction(created: "Created", record: Memory) -> str:
-    ids = [name[:CREATED_ID] for name in corrected_ids(record)]
+    ids = [name[:SHORT_ID] for name in corrected_ids(record)]
     corrected = f"corrects {safe(' and '.join(ids))}"
     for similar in created.similar_to:
         if similar.id == created.corrects and similar.difference:

@@ -216,7 +216,7 @@ def _import_source(
         def begin() -> None:
             begin_change()
             bar.close()
-            note(f"Import {import_id}; to erase everything from it: {undo}")
+            note(f"Import {import_id}; to erase it, except memories edited since: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
         for counts in importer.store(reading.items(partial(bar, "importing"))):
@@ -256,7 +256,7 @@ def _render_result(answer: Mapping[str, Any]) -> str:
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint']}")
     if "undo" in answer:
-        lines.append(f"To erase everything from this import: {answer['undo']}")
+        lines.append(f"To erase this import, except memories edited since: {answer['undo']}")
     return "\n".join(map(safe, lines))
 
 

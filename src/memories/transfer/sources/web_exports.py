@@ -140,6 +140,8 @@ def _is_hidden(
         return True
     if message.get("recipient") not in (None, "all"):
         return True
+    if mapping(message.get("author")).get("name") == "bio":  # confirms that a memory was saved
+        return True
     if message.get("channel") in _HIDDEN_CHANNELS:
         return True
     return content.get("content_type") in _HIDDEN_TYPES
