@@ -63,7 +63,14 @@ def test_a_prompt_recalls_a_relevant_memory_once(hook: Hook, host: str, name: st
 
 
 @pytest.mark.usefixtures("deploys")
-def test_text_pasted_into_a_prompt_recalls_nothing(hook: Hook) -> None:
+def test_a_short_text_pasted_into_a_prompt_recalls_its_memory(hook: Hook) -> None:
+    tags = ['<pasted_content id="8b26">', '</pasted_content id="8b26">']
+    pasted = f"{tags[0]}\nwhen do deploys happen\n{tags[1]}\n"
+    assert DEPLOY in hook("user-prompt", {"prompt": f"What is this?\n{pasted}"}).context
+
+
+@pytest.mark.usefixtures("deploys")
+def test_a_long_text_pasted_into_a_prompt_recalls_nothing(hook: Hook) -> None:
     tags = ['<pasted_content id="8b26">', '</pasted_content id="8b26">']
     pasted = f"{tags[0]}\n{'The cat of our office is called Tim. ' * 300}\n{tags[1]}\n"
     context = hook("user-prompt", {"prompt": f"{pasted}when do deploys happen?"}).context

@@ -195,7 +195,8 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
         report["is_on"] = state.on
         if state.on and call.event in _RECALL_EVENTS:
             caller = (home, event.folder, event.session_name, state.namespace or call.namespace)
-            prompt = query_of(event.typed_text) if call.event == "user-prompt" else None
+            is_prompt = call.event == "user-prompt"
+            prompt = query_of(event.prompt, event.typed_text) if is_prompt else None
             request = RecallRequest(caller, prompt, call.deadline, counts=False)
             context = answer_by_server_or_here(request, call.ask_server, _answer_here)
             report |= {"text": context.text, "problem": context.error}
@@ -335,7 +336,7 @@ class EventHandler:
         if needs_block and self.event.host in _BEGINS_WITH_PROMPT:
             start = self._reply_to_start(announce, is_resumed=record.ended)
             notice = "\n".join(filter(None, (notice, start.text)))
-        request = self._request(self.state.namespace, query_of(self.event.typed_text))
+        request = self._request(self.state.namespace, query_of(prompt, self.event.typed_text))
         reply = self._recall(request, announce=announce)
         reply.text = "\n".join(filter(None, (notice, reply.text)))
         reply.error = reply.error or problem

@@ -36,11 +36,18 @@ _TOO_SLOW = "did not answer"
 _MAX_QUERY = 4_096
 
 
-def query_of(prompt: str) -> str:
+def query_of(prompt: str, typed: str = "") -> str:
     """Return a prompt as a query: no longer than allowed, without forbidden characters.
 
-    The middle of a long prompt is left out, since a question stands before or after pasted text.
+    Of a long prompt, only what was typed counts, and the middle is left out, since a question
+    stands before or after pasted text.
+
+    Args:
+        prompt: The prompt.
+        typed: The part that the user typed; empty if it is unknown.
     """
+    if len(prompt) > _MAX_QUERY:
+        prompt = typed or prompt
     if len(prompt) > _MAX_QUERY:
         prompt = f"{prompt[: _MAX_QUERY // 2 - 1]}\n{prompt[-_MAX_QUERY // 2 :]}"
     return prompt.replace("\0", " ").encode("utf-8", "replace").decode()
