@@ -80,7 +80,7 @@ def test_an_archive_that_unpacks_to_too_much_data_is_refused(
 ) -> None:
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
     zipped_export(chats=b" " * 5_000_000)
-    assert "would unpack from" in import_error(memory, "export.zip")
+    assert "would unpack to" in import_error(memory, "export.zip")
 
 
 def test_an_oversized_value_is_refused(
@@ -271,7 +271,7 @@ def test_archives_in_an_archive_share_its_limit(
             for number in range(count):
                 archive.writestr(f"conversations-{number}.zip", inner)
     assert memory("import", "chatgpt", "few.zip", "--dry-run").code == 0
-    assert "would unpack from" in import_error(memory, "chatgpt", "many.zip")
+    assert "would unpack to" in import_error(memory, "chatgpt", "many.zip")
 
 
 def test_a_source_without_any_known_entry_gets_a_note(memory: Command, folder: Path) -> None:
@@ -508,7 +508,7 @@ def test_a_damaged_compressed_session_and_a_bomb_are_refused(
 ) -> None:
     file = write_compressed(folder, b" " * 5_000_000)
     monkeypatch.setattr(reader, "_RATIO_FROM", 1_000_000)
-    assert "would unpack from" in import_error(memory, "codex", "sessions")
+    assert "would unpack to" in import_error(memory, "codex", "sessions")
     file.write_bytes(file.read_bytes()[:20] + b"x" * 100)
     assert "rollout-1.jsonl.zst is damaged" in import_error(memory, "codex", "sessions")
     file.write_bytes(zstandard.compress(b'{"type": "session_meta"}\n' * 100)[:20])

@@ -65,7 +65,7 @@ def search(
 ) -> int:
     """Find memories or conversation turns, best match first.
 
-    QUERY is a question or some words, or - to read it from standard input. Results match by meaning
+    QUERY is a question or keywords, or - to read it from standard input. Results match by meaning
     or by word. If the store can't be reached, the scratchpad is searched, and the exit code is 4.
     """
     names = field_names(fields)

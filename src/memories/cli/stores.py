@@ -453,7 +453,7 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
 
     Searches work while the command runs, and an interrupted command can be run again. Afterwards,
     the new embedder is used. Its name is saved in config.toml, unless an option or the environment
-    names the store. For the embedder in use, only missing vectors are computed.
+    names the store. If the embedder is already in use, only missing vectors are computed.
 
     The model e5 supports about 100 languages; --install adds it to the installation of this
     program.

@@ -56,7 +56,7 @@ _COUNTED_BYTES = 33_554_432  # maximum size of a source whose items are counted 
 @option("--dry-run", is_flag=True, help="Store nothing; only report what an import would do.")
 @option(
     "--trusted", is_flag=True,
-    help="Import without review, although nothing proves that the statements are yours.",
+    help="Import without review, even though nothing proves that the statements are yours.",
 )  # fmt: skip
 @option(
     "--include", metavar="WHAT", multiple=True, values=INCLUDE,

@@ -285,7 +285,7 @@ class Document:
         return start if self.text[start - 1 : start] == "," else at
 
     def _rest_of_line(self, at: int, maximum: int) -> int:
-        """Return where the comments after a position end on its line.
+        """Return the end of the comments that follow a position on the same line.
 
         If anything else follows on the line, return the position itself.
         """

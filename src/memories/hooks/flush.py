@@ -213,7 +213,7 @@ class _Flusher:
 
 
 def _skip_stored(events: Sequence[Event], last_event: str) -> Sequence[Event]:
-    """Return the events that are not stored yet, without those that a killed flusher has stored."""
+    """Return the events still to be stored, without those that a killed flusher stored."""
     if last_event:
         for number, event in enumerate(events, 1):
             if event.get("id") == last_event:

@@ -426,11 +426,10 @@ def put_newer_first(
 
 
 def _is_examined(ranked: Ranked, gathered: GatheredCandidates) -> bool:
-    """Return whether a candidate may be moved: a memory that is a hit, or would be with a higher
-    limit.
+    """Return whether a candidate may be moved.
 
-    Memories that are pinned, consist of the question's words, or are from a day in the question
-    keep their places.
+    Only memories may be moved that are hits, or that a higher limit would make hits. Memories that
+    are pinned, consist of the question's words, or date from a day that it names keep their places.
     """
     features = ranked.features
     is_memory = gathered.candidates[ranked.row].record.ref.collection is Collection.MEMORY

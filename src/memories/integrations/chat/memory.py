@@ -321,7 +321,7 @@ def _fact(number: int, line: str, user_id: str) -> Fact:
         raise ValueError(f"line {number} is not JSON") from None
     is_object = isinstance(shape, dict)
     if not is_object or not all(isinstance(shape.get(name), str) for name in _REQUIRED):
-        raise ValueError(f"line {number} lacks one of {', '.join(_REQUIRED)}")
+        raise ValueError(f"line {number} must have the texts {', '.join(_REQUIRED)}")
     if shape["user_id"] != user_id:
         raise ValueError(f"line {number} belongs to another user")
     turn = shape.get("source_turn_id")

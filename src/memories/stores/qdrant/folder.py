@@ -1,4 +1,4 @@
-"""Runs requests on a folder, through the local mode of Qdrant's client.
+"""Runs requests against a folder, using the local mode of Qdrant's client.
 
 Only one process at a time can use a folder, and stores should be small.
 """

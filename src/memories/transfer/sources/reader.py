@@ -534,8 +534,8 @@ def _is_wanted(name: str, patterns: tuple[str, ...]) -> bool:
 def _refuse_bomb(unpacked: int, packed: int, name: str) -> None:
     if unpacked > _RATIO_FROM and unpacked > MAX_RATIO * packed:
         raise InvalidInput(
-            f"{shown(name)} would unpack from {packed} to {unpacked} bytes or more, which no "
-            "export does; if you trust it, unpack it and name the folder"
+            f"{shown(name)} ({packed} bytes) would unpack to at least {unpacked} bytes, more than "
+            "any export does; if you trust it, unpack it yourself and name the folder"
         )
 
 
