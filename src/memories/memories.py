@@ -243,7 +243,7 @@ class Memories:
                 Recall leaves out both session notes and memories that await review.
             source: The conversation, or the turn such as `standup#3`, from which it was made.
                 `forget_turns` can erase the memory together with its source.
-            force: Skip the duplicate check.
+            force: Store without a comparison: nothing is merged, refused or linked.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
             within: Tag keys that distinguish memories, as `project` always does. The same text
                 is stored again if such a tag has a different value.
@@ -279,11 +279,11 @@ class Memories:
     ) -> "list[Created]":
         """Store many memories as `create` does, but faster, since they share transactions.
 
-        In a server, the transaction may be shared with other clients (`server.warm`).
+        In a server, the transaction may be shared with other clients (`server.group_commit`).
 
         Args:
             drafts: Drafts, or texts.
-            force: Skip the duplicate check.
+            force: Store without a comparison: nothing is merged, refused or linked.
             redact: Remove secrets; see `create`.
             within: Tag keys that distinguish memories; see `create`.
 

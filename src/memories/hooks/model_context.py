@@ -2,8 +2,8 @@
 
 A session starts with the block that `identity.session_block` renders. If the scratchpad is up to
 date, no store is opened for the block. `prompt_recall` finds the memories and turns that a prompt
-needs.
-Every context is short enough to be accepted by all hosts.
+needs. `handler` sends them, together with its notices. The block and the recalled texts are each
+short enough to be accepted by all hosts.
 """
 
 import contextlib

@@ -4,7 +4,8 @@ The session's own project comes first: its memories, those for every project, an
 project. A memory from another project is recalled if the prompt names that project, or if that
 memory clearly has the highest rating. First, the gate selects candidates by rating. Then the
 candidates that are already in the session's context are left out; memories with lower ratings never
-take their place.
+take their place. Three kinds of texts need not pass the gate: the correction of a memory that
+passes, a newer memory that may replace it, and the turns next to a recalled turn.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

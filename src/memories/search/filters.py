@@ -4,8 +4,9 @@ To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIB
 example with its tests. A filter that compares an entire label becomes part of the store's `Filter`;
 see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part of the
 label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates;
-`where` already tests every part of an origin (`read.names`). The web page has its own form, with
-only a few filters (`filters` in `server.pages.request`).
+`where` already tests every part of an origin (`read.names`). The web page supports only a few
+filters: `filters` in `server.pages.request`, `_narrowing` in `server.pages.views`, and its form in
+`home.html`. So does `integrations.amplifier.tool`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,7 +101,8 @@ class Parameter(NamedTuple):
         alias: Its name on the command line and in the HTTP API, if different.
         choices: The allowed values, if there are only a few.
         metavar: The placeholder of its value, if different from its kind's; see `placeholder`.
-        default: The default value as the help shows it; empty if there is none.
+        default: The default value as the help shows it; empty if there is none. A flag is a
+            switch to turn off if this is `true`.
         scope: The only scope that it works in: `history` or `memories` if it compares something
             that only turns or only memories have; `all` if it works in every scope.
         in_lists: Whether lists of memories support it too. If so, `Memories.list` must accept it,
@@ -271,7 +273,7 @@ def tier_of(filters: SearchFilters) -> Tier:
 
 
 def only_in_store(filters: SearchFilters) -> list[str]:
-    """Return the names of the filters that the scratchpad does not support."""
+    """Return the names of these filters that the scratchpad does not support."""
     names = [
         row.name
         for row in _ROWS

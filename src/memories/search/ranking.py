@@ -177,7 +177,8 @@ class Features(NamedTuple):
         decay_policy: Its decay policy, which decides whether its age counts.
         age_days: Days since it was written, or last reinforced if its policy allows that.
         accesses: The number of times it was read.
-        pinned: Whether it is pinned: a pinned memory does not age, and is treated as often used.
+        pinned: Whether it is pinned: a pinned memory does not age and, except for the rank
+            `formula`, is treated as often used.
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
         on_date: Whether it is from a day or month in the query, so that it needs no shared word.

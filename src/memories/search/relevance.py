@@ -4,8 +4,9 @@ passed in.
 This is a bounded variant of Decision 5 in the identity specification, `score = similarity ×
 freshness × boost`, with its three thresholds. The first factor is the fused score from `ranking`.
 The other two are bounded, so that the content of the memories decides their order: age and use only
-break near ties, and never hide the best answer. Thresholds are on a calibrated scale, so they mean
-the same for every embedder.
+break near ties. The thresholds are on a calibrated scale, so they mean the same for every embedder.
+They are higher for a stale memory, which may therefore be dropped if it shares no word with the
+query.
 """
 
 import math

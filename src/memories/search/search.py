@@ -279,7 +279,7 @@ def run_request(store: Store, request: SearchRequest) -> SearchResult:
 def _gather_and_rank(
     store: Store, request: SearchRequest
 ) -> tuple[GatheredCandidates, list[Ranked]]:
-    """Gather and rank more and more candidates, until enough are hits or the store has no more."""
+    """Gather and rank more and more candidates, until enough are hits or more would not help."""
     turn_count = 2 * request.limit  # number of candidates to gather
     memory_count = max(MIN_CANDIDATES, turn_count)
     turns = _gather_turns(store, request, turn_count)

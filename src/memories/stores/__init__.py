@@ -1,9 +1,9 @@
 """Stores keep records; `open_store` opens a store by its URL.
 
-To add a store for a SQL database, create a folder whose files are named like those of `postgres`.
-For a document server, write a driver for `documents`, as `chroma` does. Stores don't import each
-other, except that `files` uses SQLite for its index. Code that two stores need belongs in this
-folder.
+To add a store for a SQL database, create a folder with a `store.py`, and name its other files like
+those of `postgres`. For a document server, write a driver for `documents`, as `chroma` does. Stores
+don't import each other, except that `files` uses SQLite for its index. Code that two stores need
+belongs in this folder.
 
 Add the URL's scheme to `_STORES` and to the docstring of `open_store`. Change the code of
 `open_store` only if the URL or the constructor is unusual. CONTRIBUTING.md lists the other places

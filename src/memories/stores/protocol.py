@@ -53,8 +53,6 @@ class Store(Protocol):
     scanned like others, but have no words and no vectors. Searches, statistics and changes of the
     embedding space leave them out.
 
-    mypy reports a method that a backend lacks; at run time it would return None.
-
     These rules hold for every backend. `tests/stores/contract/` checks them; docs/reliability.md
     lists the tests of crashes and power failures.
 

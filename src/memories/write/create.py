@@ -10,9 +10,9 @@ A draft passes through these steps:
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
 4. `similar.find_similar` finds the stored memories that resemble the draft. The result is a
-   `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory.
-   A pending draft is also compared with other pending drafts and with rejected ones
-   (`_store_pending`).
+   `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory,
+   unless it is pending. A pending draft is also compared with other pending drafts and with
+   rejected ones (`_store_pending`).
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
@@ -69,7 +69,8 @@ class Created:
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of secrets that were replaced in the draft, in order.
         note: A remark, usually empty. It says why the draft has no vector although there is an
-            embedder, why it was not merged, that it has already expired, or that its id is taken.
+            embedder, why it was not merged, that it has already expired, that its id is taken, or
+            which memories are current again.
         merged: If a memory with the same text existed, the names of the fields that a new version
             took from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until`
             or `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer

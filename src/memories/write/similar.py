@@ -79,7 +79,7 @@ class Comparison(NamedTuple):
         similar: Memories that are similar but differ.
         to_correct: Memories that give a different value for the same subject. `link_correction`
             links the draft to the newest of them and to those that agree with it.
-        rivals: The memories that the draft may be compared with, most similar first.
+        rivals: The memories that the draft may repeat, correct or replace, most similar first.
     """
 
     same: Record | None = None
