@@ -343,6 +343,9 @@ def test_the_command_verifies_the_memories_of_a_repository(project: Path) -> Non
             env={**os.environ, "EMBEDDER": "none", "PROJECT_DETECTION": "true"},
         )  # fmt: skip
 
+    nothing = "No memory here has expired or has an anchor that can be checked.\n"
+    run("create", "Read the ports first", "--global", "--anchor", "docker-compose.yml")
+    assert run("verify").stdout == nothing  # it belongs to no working tree
     assert "docker-compose.yml::5433" in run("create", "See docker-compose.yml, 5433").stdout
     assert run("verify", "--project", ".").returncode == 0
     (project / "docker-compose.yml").write_text("empty")

@@ -404,9 +404,8 @@ def _render_verification(result: "Verification") -> str:
     memories = (*result.doubtful, *result.unverified)
     parts = [text.page(Page(memories, None))] if memories else []
     counted = [f"{count} {word}" for word, count in result.counts.items() if count]
-    parts.append(
-        f"{', '.join(counted)}." if counted else "No memory here has an anchor or has expired."
-    )
+    nothing = "No memory here has expired or has an anchor that can be checked."
+    parts.append(f"{', '.join(counted)}." if counted else nothing)
     if result.doubtful:
         remedies = "What to do: memory update ID TEXT, memory delete ID, or memory confirm ID"
         parts.append(complete_commands(remedies))
