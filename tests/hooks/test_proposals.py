@@ -386,6 +386,11 @@ def test_text_piped_to_codex_does_not_count_as_the_users() -> None:
     assert candidates("The service reads <stdin>. We use pnpm here.", "user")
 
 
+def test_the_line_after_a_question_about_a_text_counts_as_the_users() -> None:
+    found = candidates("Can you summarize this email?\nI prefer short answers.", "user")
+    assert [each.content for each in found] == ["I prefer short answers."]
+
+
 @pytest.mark.parametrize("lead", NOT_HANDED_OVER)
 def test_text_after_an_unrelated_request_counts_as_the_users(lead: str) -> None:
     found = candidates(f"{lead}\n\nFrom now on always use pnpm.", "user")

@@ -230,8 +230,10 @@ def _hands_over(sentence: str, message: str) -> bool:
     """
     rest = message.partition(sentence)[2] if sentence.endswith((":", "：", "?", "？")) else ""
     following = rest.lstrip()
-    is_in_next_line = "\n" in rest[: len(rest) - len(following)]
-    if not is_in_next_line or following.startswith((">", "```", "~~~", "http")):
+    gap = rest[: len(rest) - len(following)]
+    # Right after a question, the user's own sentences may follow.
+    breaks = 1 if sentence.endswith((":", "：")) else 2
+    if gap.count("\n") < breaks or following.startswith((">", "```", "~~~", "http")):
         return False
     text = _pattern("quoted").sub(_QUOTATION, languages.fold(f"{sentence[:-1]}:".lstrip("¿ ")))
     for code in (*languages.detect(sentence), *languages.detect(message), "en"):
