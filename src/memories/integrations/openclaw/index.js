@@ -2,6 +2,7 @@
 // option `capture`, messages are recorded. If the command is missing or slow, OpenClaw continues as
 // if the plugin were not installed.
 import { execFile } from "node:child_process"
+import { randomUUID } from "node:crypto"
 
 const COMMAND = ["memoriae"] // the installer writes the command of its own environment
 const HOOK_MS = 10_000
@@ -85,6 +86,11 @@ const TOOLS = [
   },
 ]
 
+/** Returns a session's block; the random id asks for it even if another process just got it. */
+function startOf(fields, source) {
+  return hook("session-start", { ...fields, source, turn_id: randomUUID() })
+}
+
 function register(api) {
   const { capture = false, everySession = false } = api.pluginConfig ?? {}
   const sessions = new Map() // by id: the fields of its events, its block and its last prompt
@@ -94,7 +100,7 @@ function register(api) {
     if (!id || !isOwn(context.sessionKey ?? "", everySession)) return null
     if (!sessions.has(id)) {
       const fields = { session_id: id, cwd: context.workspaceDir ?? process.cwd() }
-      const block = hook("session-start", { ...fields, source: "startup" })
+      const block = startOf(fields, "startup")
       sessions.set(id, { fields, block, prompt: "" })
     }
     return sessions.get(id)
@@ -117,7 +123,7 @@ function register(api) {
   })
   api.on("after_compaction", (_event, context) => {
     const session = sessionOf(context)
-    if (session) session.block = hook("session-start", { ...session.fields, source: "compact" })
+    if (session) session.block = startOf(session.fields, "compact")
   })
   api.on("session_end", async (_event, context) => {
     const session = sessions.get(context.sessionId)
