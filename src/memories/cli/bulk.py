@@ -429,7 +429,7 @@ def _shape_line(result: "Created | RequestError") -> dict[str, Any]:
     shape = {name: answer[name] for name in _ANSWERED if name in answer}
     for similar in (*shape.get("duplicates", ()), *shape.get("similar_to", ())):
         for name in similar.keys() - {"id", "similarity", "difference"}:
-            del similar[name]  # a response to a line contains no text of other memories
+            del similar[name]  # a response to a line contains no text from other memories
     return shape
 
 

@@ -154,7 +154,7 @@ def locate_login(match: Match[str]) -> Span | None:
 
 
 def locate_aws_secret(match: Match[str]) -> Span | None:
-    """Locate an AWS secret key; it contains digits, and letters in both cases."""
+    """Locate an AWS secret key, which contains digits and both upper- and lowercase letters."""
     value = match["s"]
     for is_of_class in (str.islower, str.isupper, str.isdigit):
         if not any(map(is_of_class, value)):

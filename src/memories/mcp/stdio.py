@@ -78,12 +78,13 @@ SENT_ID = ContextVar("SENT_ID", default="")
 class ServerSession(NamedTuple):
     """Where and when a server started, which identifies the session of its host.
 
-    A prompt such as "start as bob" switches a session; hooks record that in the session's file. The
-    server reads the same file before each call, so that hooks and tools agree. If the host passes
-    the session's id in an environment variable or with the call, the server finds the file by that
-    id. Otherwise, or if that session has ended (a host may clear the conversation and keep the
-    server), the server uses the running session that was last active in the server's folder since
-    the server started; if the server knows its host, only that host's sessions count.
+    A prompt such as "start as bob" switches a session to another namespace; hooks record that in
+    the session's file. The server reads the same file before each call, so that hooks and tools
+    agree. If the host passes the session's id in an environment variable or with the call, the
+    server finds the file by that id. Otherwise, or if that session has ended (a host may clear the
+    conversation and keep the server), the server uses the running session that was last active in
+    the server's folder since the server started; if the server knows its host, only that host's
+    sessions count.
 
     Attributes:
         home: The home with the session files.

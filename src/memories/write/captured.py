@@ -137,8 +137,8 @@ def _event_files(inbox: Path) -> list[Path]:
 
 
 def _is_event_of(line: Any, name: str, config: Config) -> bool:
-    """Return whether a line is an event of a namespace. An event without a namespace belongs to the
-    default one.
+    """Return whether a line is an event that belongs to a namespace. An event that names no
+    namespace belongs to the default one.
     """
     default = config.identity or SHARED
     return isinstance(line, dict) and _is_name(line.get("namespace") or default, name)

@@ -156,8 +156,8 @@ class Folder:
         Args:
             name: The file; created if it doesn't exist.
             lines: Complete lines.
-            size: The size of the file's valid part. Anything after that was left by a crash, and is
-                removed.
+            size: The size of the file's valid part. Any bytes beyond it were left by a crash; they
+                are removed.
         """
         with translate_errors(self.path):
             flags = os.O_CREAT | os.O_APPEND | os.O_RDWR | _OPEN_FLAGS
