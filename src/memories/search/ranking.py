@@ -30,8 +30,8 @@ A memory has neither window nor session:
 - If turns are searched too (scope `all`), its own coverage and similarity serve as those of its
   window and session.
 
-Only turns have signs, except the date, which memories have too. A text that consists of the query's
-words gets the best score, except for the rank `formula`.
+Only turns have signs, except for the date, which memories have too. A text that consists of the
+query's words gets the best score, except with the rank `formula`.
 
 After `rank`, if the search ranks by relevance, a newer memory moves before an older one that it may
 replace (`search.put_newer_first`). Memories whose anchors changed or that have expired move to the

@@ -28,7 +28,7 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# limit of a second attempt, for a draft without a project if some candidates were no rivals
+# the same for the second attempt, made if the draft has no project and some weren't rivals
 _MAX_CANDIDATES_AGAIN = 64
 
 

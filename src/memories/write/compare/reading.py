@@ -457,8 +457,9 @@ def _mark_names(words: list[Word]) -> list[Word]:
 
 
 def _is_bare_verb(words: Sequence[Word], i: int) -> bool:
-    """Return whether a word is a verb's base form where a sentence can't have one, so that it must
-    be a command or a name.
+    """Return whether a word is a bare verb in a position where a statement can't have one.
+
+    Such a word must begin a command or be a name.
     """
     word = words[i]
     if word.key not in VERBS_ALIKE:
