@@ -59,7 +59,7 @@ def test_confidence_is_declared_confidence_times_decay() -> None:
 
 def test_the_next_version_keeps_unchanged_fields() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
-    second = versions.next_version(first, "update", NOW + DAY, fresh=True, text="new")
+    second = versions.next_version(first, "update", NOW + DAY, restarts_decay=True, text="new")
     memory = versions.to_memory(second, NOW + DAY, 720)
     assert (memory.content, memory.version, memory.tags, memory.key) == (
         "new",
@@ -70,7 +70,7 @@ def test_the_next_version_keeps_unchanged_fields() -> None:
     assert (memory.created_at, memory.updated_at) == (NOW, NOW + DAY)
     assert (memory.decay_policy, memory.base_confidence) == (DecayPolicy.REINFORCEABLE, 0.5)
     changes = {"labels": {"a": "b"}, "fields": {"confidence": None}}
-    third = versions.next_version(second, "update", NOW + 2 * DAY, fresh=True, **changes)
+    third = versions.next_version(second, "update", NOW + 2 * DAY, restarts_decay=True, **changes)
     memory = versions.to_memory(third, NOW + 2 * DAY, 720)
     assert (memory.created_at, memory.content, memory.tags, memory.base_confidence) == (
         NOW,
@@ -82,7 +82,7 @@ def test_the_next_version_keeps_unchanged_fields() -> None:
 
 def test_versions_stay_in_order_even_if_the_clock_is_set_back() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
-    second = versions.next_version(first, "update", NOW - DAY, fresh=True, text="new")
+    second = versions.next_version(first, "update", NOW - DAY, restarts_decay=True, text="new")
     assert second.created_at == NOW
     assert versions.end_version(first, NOW - DAY, "update").ended_at == NOW
 
@@ -103,8 +103,10 @@ def test_an_ended_version_is_deleted_only_if_it_was_deleted() -> None:
 
 def test_editing_tags_does_not_restart_decay() -> None:
     first = versions.first_version(DRAFT, "id", "bob", NOW)
-    edited = versions.next_version(first, "update", NOW + 10 * DAY, fresh=False, labels={"a": "b"})
-    stated = versions.next_version(first, "update", NOW + 10 * DAY, fresh=True, text="new")
+    edited = versions.next_version(
+        first, "update", NOW + 10 * DAY, restarts_decay=False, labels={"a": "b"}
+    )
+    stated = versions.next_version(first, "update", NOW + 10 * DAY, restarts_decay=True, text="new")
     assert versions.confidence(edited, NOW + 15 * DAY, 720) == 0.25
     assert versions.confidence(stated, NOW + 15 * DAY, 720) == 0.4167
 
