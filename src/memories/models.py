@@ -20,6 +20,7 @@ SHARED = "shared"
 PENDING = "pending"  # `ended_by` of a version that awaits review
 SESSION = "session"  # the type of a session note
 SESSION_KEY = "session/"  # the key prefix of session notes, which hooks write
+SHORT_ID = 18  # length of a shortened id; memories stored together share the first 13 characters
 OFTEN = 3  # minimum number of reads for the scratchpad to treat a memory as frequently used
 KNOWN_TAGS = ("agent", "personality", "project", "type", "global")
 # The limit in section 5.1 of the conversation specification. A longer message is stored in parts.

@@ -23,7 +23,7 @@ from memories.errors import InvalidInput
 from memories.guard.origin import CAPTURED, IMPORTED
 from memories.guard.validate import shown
 from memories.languages import escape_code, make_visible
-from memories.models import Memory, corrected_ids, is_global
+from memories.models import SHORT_ID, Memory, corrected_ids, is_global
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 NOTHING = "nothing found"
 MAX_SHOWN = 2_000  # maximum number of characters per text, if there are several texts
 _PLAIN = re.compile(r"[^\s:\[\]\"]+")  # a name that needs no quotes
-_SHORT_ID = 18  # length of an id's prefix where the shortest unique prefix isn't looked up
 _NESTED = ("tags", "origin")
 
 
@@ -46,7 +45,7 @@ class UnknownIds(NamedTuple):
 
     def short_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return a prefix of each id, long enough that few other ids share it."""
-        return {memory_id: memory_id[:_SHORT_ID] for memory_id in ids}
+        return {memory_id: memory_id[:SHORT_ID] for memory_id in ids}
 
 
 def hits(shortener: "Memories | UnknownIds", results: "Sequence[Hit]", note: str = "") -> str:
@@ -89,7 +88,7 @@ def _scratchpad_entry(entry: "Entry", namespace: str) -> str:
     if entry.namespace != namespace:
         marks.append(entry.namespace)
     prefix = f"[{', '.join(marks)}] " if marks else ""
-    return f"{_name(entry.id[:_SHORT_ID])} {prefix}{_content(entry.content, MAX_SHOWN)}"
+    return f"{_name(entry.id[:SHORT_ID])} {prefix}{_content(entry.content, MAX_SHOWN)}"
 
 
 def create_result(shortener: "Memories", created: "Created") -> str:
@@ -198,7 +197,7 @@ def _marks(record: Memory) -> list[str]:
     if record.verdict:
         marks.append(_escaped(record.verdict.describe()))
     if record.corrected_by:
-        marks.append(f"corrected by {_name(record.corrected_by[:_SHORT_ID])}")
+        marks.append(f"corrected by {_name(record.corrected_by[:SHORT_ID])}")
     return marks
 
 

@@ -37,7 +37,7 @@ from memories.cli.output import (
 )
 from memories.errors import InvalidInput, NotFound, SystemFault
 from memories.guard.validate import amount
-from memories.models import LOG_ACTIONS
+from memories.models import LOG_ACTIONS, SHORT_ID
 
 if TYPE_CHECKING:
     from memories.memories import Memories
@@ -51,7 +51,6 @@ _MAX_CHANGES = 20  # maximum number of changes shown for one log entry
 _MAX_FORKS = 10
 _MAX_NAMES = 8  # maximum number of agents, projects or namespaces shown
 _MAX_WIDTH, _MIN_WIDTH = 100, 30
-_SHORT_ID = 18
 
 
 # --- status ---
@@ -80,7 +79,7 @@ def status(memories: "Memories") -> int:
 def _why_not_creatable(store: str) -> str:
     """Return the reason a local store can't be created; empty if it can be, or if it exists.
 
-    To find out, a folder is created. Permissions don't tell: even root can't write to /proc.
+    To find out, a folder is created. Permissions prove nothing: even root can't write to /proc.
     """
     from memories.core.urls import local_path
 
@@ -234,7 +233,7 @@ def _render_stats(figures: "Stats", *, chart: bool) -> str:
         rows = [title]
         for memory in memories:
             content = store_shapes.shorten(memory.content, width - 28)
-            rows.append(f"{memory.access_count:>6}  {memory.id[:_SHORT_ID]}  {content}")
+            rows.append(f"{memory.access_count:>6}  {memory.id[:SHORT_ID]}  {content}")
         blocks.append("\n".join(rows))
     return "\n\n".join(blocks)
 

@@ -41,7 +41,7 @@ from memories.core.ids import ID_LENGTH
 from memories.core.times import describe_age
 from memories.guard.origin import AGENT, Origin
 from memories.guard.validate import amount
-from memories.models import PENDING, SHARED, History, Memory, Page, Verdict, corrected_ids
+from memories.models import PENDING, SHARED, SHORT_ID, History, Memory, Page, Verdict, corrected_ids
 
 if TYPE_CHECKING:
     from memories.models import Version
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
 MAX_LINES = 6  # maximum number of lines of each text that are shown on a terminal
 MAX_SHOWN = 2_000  # maximum number of characters of each text, if there are several
-SHORT_ID = 18  # length of an id's prefix that contains the time and 12 random bits
 WAITS = "waiting for review"
 NOTHING = "Nothing here."
 # fields shown below a history

@@ -431,9 +431,8 @@ class EventHandler:
         if name == "user-prompt":
             prompt = host_events.remove_private(self.event.prompt)
             texts["prompt"] = prompt[: inbox.MAX_TEXT]
-            typed = host_events.remove_private(self.event.typed_text)[: inbox.MAX_TEXT]
-            if typed != texts["prompt"]:
-                texts["typed"] = typed
+            if typed := host_events.remove_private(self.event.typed_text):
+                texts["typed"] = typed[: inbox.MAX_TEXT]
         elif name in ("answer", "stop"):
             answer = host_events.remove_frames(self.event.answer)
             texts["answer"] = host_events.remove_private(answer)[: inbox.MAX_TEXT]

@@ -118,7 +118,7 @@ class HostEvent:
 
     @property
     def typed_text(self) -> str:
-        """The part of the prompt that the user typed; see `typed_part`."""
+        """The part of the prompt that the user typed, if not all of it; see `typed_part`."""
         return typed_part(self.text("prompt"), self.text("source"))
 
     @property
@@ -198,17 +198,16 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def typed_part(text: str, source: str = "") -> str:
-    """Return the part of a prompt that the user typed rather than pasted, as far as the host says
-    so. A prompt that was only pasted counts as typed.
+    """Return the part of a prompt that the user typed if, according to the host, another part was
+    pasted; else an empty string. A prompt that was only pasted counts as typed.
 
     Args:
         text: The prompt as the host sends it.
         source: See `clean_prompt`.
     """
-    typed = text
-    if "pasted_content" in text:
-        typed = re.sub(_PASTED, "", text, flags=re.S)
-    return clean_prompt(typed, source) or clean_prompt(text, source)
+    if "pasted_content" not in text:
+        return ""
+    return clean_prompt(re.sub(_PASTED, "", text, flags=re.S), source)
 
 
 def remove_frames(text: str) -> str:

@@ -39,12 +39,12 @@ _MAX_QUERY = 4_096
 def query_of(prompt: str, typed: str = "") -> str:
     """Return a prompt as a query: no longer than allowed, without forbidden characters.
 
-    Of a long prompt, only what was typed counts, and the middle is left out, since a question
+    Of a long prompt, only the typed part counts, and its middle is left out, since a question
     stands before or after pasted text.
 
     Args:
         prompt: The prompt.
-        typed: The part that the user typed; empty if it is unknown.
+        typed: The part that the user typed; empty if nothing is known to be pasted.
     """
     if len(prompt) > _MAX_QUERY:
         prompt = typed or prompt

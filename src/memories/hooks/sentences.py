@@ -40,16 +40,14 @@ _END = re.compile(
 )
 _QUOTED_END = re.compile(r"[.!?…]\s?.(?=\s)|[。！？].")
 _GOES_ON = re.compile(r"\s*(\w)")
-# An abbreviation; in some languages also an ordinal, as in "am 3. Mai".
+_DATE = r"Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec"
 _ABBREVIATION = re.compile(
     r"\b(?:[^\W\d_]\.\s?[^\W\d_]{1,2}|vs|etc|no|[Nn]r|ca|bzw|usw|M[rs]|Mrs|Dr|Prof|St"
-    r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)$"
+    rf"|{_DATE})$"
 )
 # Abbreviations after which a sentence ends if a capital letter follows.
-_MAY_END = re.compile(
-    r"\b(?:[AaPp]\.[Mm]|(?!Z)[A-Z]\.[A-Z]|etc|usw"
-    r"|Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Jan|Feb|Apr|Aug|Sept?|Oct|Nov|Dec)\.(?=\s+(?P<next>\w))"
-)
+_MAY_END = re.compile(rf"\b(?:[AaPp]\.[Mm]|(?!Z)[A-Z]\.[A-Z]|etc|usw|{_DATE})\.(?=\s+(?P<next>\w))")
+# The number of an ordinal and its period, as in "am 3. Mai".
 _ORDINAL = re.compile(r"(?<!\S)(?:(?P<before>\S+)\s)?\d\d?\.(?=\s+(?P<next>\w+))")
 _BEFORE_GERMAN_ORDINAL = re.compile(
     r"(?i)am|vom|zu[mr]|de[rnms]|die|das|ab|bis|im|jede[rnms]?|diese[rnms]?|eine?[rnms]?|und|oder"

@@ -60,7 +60,7 @@ class Utterance(NamedTuple):
         text: The text.
         at: When it was said.
         number: How many times that role has said the same text so far, this time included.
-        typed: The part of a prompt that the user typed rather than pasted, if not all of it.
+        typed: The part of a prompt that the user typed, if another part was pasted; else empty.
     """
 
     role: str
@@ -90,7 +90,7 @@ class TranscriptText(NamedTuple):
         text: The text.
         at: When it was said; None if the line has no time.
         end: Where the line ends in the file.
-        typed: See `Utterance`.
+        typed: See `Utterance`; empty if the user typed all of it.
     """
 
     role: str

@@ -23,6 +23,7 @@ from memories.guard.validate import shown
 from memories.models import (
     EXPIRED,
     SHARED,
+    SHORT_ID,
     is_expired,
     is_global,
     is_recall_off,
@@ -40,7 +41,6 @@ MAX_ENTRIES = 10
 MAX_PREFERENCES = 5  # maximum number of preferences shown before the project's own memories
 MAX_CHARACTERS = 8_000  # maximum number of characters in a block; all hosts accept this many
 CLIENTS = ("shell", "mcp", "tool")
-_SHORT_ID = 18  # length of an id's prefix; memories stored together share the first 13 characters
 _GUIDELINES = (
     "- Query when relevant to the current conversation",
     "- Don't explain memory system mechanics; integrate naturally",
@@ -463,7 +463,7 @@ class _Layout(NamedTuple):
             facts.append(fence.verdict(entry.verdict))
         if entry.cut is not None:
             facts.append(f"beginning of {entry.cut} characters")
-        short_id = fence.name(entry.id[:_SHORT_ID])
+        short_id = fence.name(entry.id[:SHORT_ID])
         return fence.item(f"- {short_id} {', '.join(facts)}: ", entry.content)
 
     def _capabilities(self) -> Iterable[str]:

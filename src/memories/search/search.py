@@ -213,7 +213,7 @@ def _parse_rank(rank: str | None, config: Config) -> str:
 
 
 def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filter:
-    """Return the filter for the records to search, whatever their collection."""
+    """Return the filter for the records to search, in any collection."""
     where = apply_filters(lookup.where(), filters, now)
     collections = collections_of(filters.get("scope", "memories"))
     for name, row in FILTERS.items():

@@ -181,7 +181,7 @@ class StoredVectors:
         return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, whichever space the store was opened with."""
+        """Return the index of the vectors in use, even if the store was opened with another."""
         space = form_in_use(db)
         if space is None:
             space = storage_space(require_space(self._space), compact=self._compact)
