@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 @contextmanager
 def _naming_extra() -> Iterator[None]:
-    """Add the command that installs a missing package to the error."""
+    """If a package is missing, raise an error that contains the command to install it."""
     try:
         yield
     except ModuleNotFoundError as exc:

@@ -44,7 +44,7 @@ def test_a_memory_can_be_read_by_its_key(memory: Command) -> None:
     assert memory("delete", "--key", "user/editor").json == {"id": made["id"], "deleted": True}
     answer = memory("get", "--key", "user/editor")
     assert answer.code == 1
-    assert answer.error == 'Memory not found: none without a project has the key "user/editor"'
+    assert answer.error == 'Memory not found: no memory without a project has the key "user/editor"'
 
 
 def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
@@ -54,12 +54,12 @@ def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(
     memory("create", "The port is 8080", "--key", "port", "--project", "web")
     assert memory("get", "--key", "port", "--project", "web").json["content"] == "The port is 8080"
     assert memory("get", "--key", "port").error.endswith(
-        'none without a project has the key "port"; it exists with --project shop, web'
+        'no memory without a project has the key "port"; the key exists with --project shop, web'
     )
     memory("create", "The time zone is UTC", "--key", "zone")
     error = memory("get", "--key", "zone", "--project", "shop").error
     assert error.endswith(
-        'none in the project "shop" has the key "zone"; a memory without a project has it'
+        'no memory in the project "shop" has the key "zone"; a memory without a project has it'
     )
     memory("create", "The licence is MIT", "--key", "licence", "--global")
     assert (

@@ -494,7 +494,7 @@ def test_without_access_to_the_larger_store_the_files_remain_in_use(
     [warning] = caplog.records
     assert warning.levelno == logging.WARNING
     assert warning.getMessage().startswith(
-        f"{folder} could not move to a larger store and stays in its files: "
+        f"{folder} could not be moved to a larger store and remains a folder of files: "
     )
     store.append([record("one-more")])
     open_with(3, f"sqlite:///{tmp_path / 'file' / 'large.db'}").append([record("two-more")])
@@ -560,7 +560,7 @@ def test_a_copy_that_differs_from_its_source_is_not_used(
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
     assert (
-        "memories.db does not return the records that were copied to it"
+        "memories.db returns other records than were copied to it"
         in caplog.records[-1].getMessage()
     )
     assert "moved.json" not in names(folder)
@@ -830,7 +830,7 @@ def test_a_damaged_folder_does_not_move(
         file.write("<<<<<<< HEAD\n")
     store.append([turn(number) for number in range(5)])
     assert (
-        f"{folder} could not move to a larger store and stays in its files: "
+        f"{folder} could not be moved to a larger store and remains a folder of files: "
         in caplog.records[-1].getMessage()
     )
     assert "ann.jsonl:3 can't be read" in caplog.records[-1].getMessage()

@@ -74,7 +74,7 @@ def _find_ids(memories: "Memories", beginning: str, *, deleted: bool) -> list[Co
 
 
 def _find_names(memories: "Memories", kind: str, beginning: str) -> Iterable[str]:
-    """Return the names of a kind: keys, tags, namespaces, conversations, or a tag's values."""
+    """Return names to complete: keys, tags, namespaces, conversations, or the values of a tag."""
     names: Iterable[str] = []
     if kind == "keys":
         newest = memories.list(limit=_MAX_MEMORIES).memories

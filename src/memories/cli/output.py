@@ -358,7 +358,7 @@ def fold(line: str, taken: int, limit: int = MAX_WIDTH) -> list[str]:
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Format rows of names and values; the values are aligned, and wrapped on a terminal."""
+    """Format names and values as two columns, and wrap long values on a terminal."""
     cells = [(name, value, width_of(name)) for name, value in rows]
     widest = max((width for _, _, width in cells), default=0)
     lines = []
@@ -681,7 +681,7 @@ _LEFT_OUT = {
 
 
 def describe_left_out(reasons: "Mapping[str, Mapping[str, Any]]") -> str:
-    """Describe the texts that a context leaves out, and how to include them; empty for none."""
+    """Describe the texts left out of a context, and how to include them; empty if none were."""
     parts = []
     for reason, description in _LEFT_OUT.items():
         if reason in reasons:

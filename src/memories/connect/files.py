@@ -68,7 +68,9 @@ def _check_owner(target: Path, path: Path) -> None:
 
 
 def refuse_read_only(path: Path) -> None:
-    """Raise an error if a file is read-only: it could be replaced, but its owner protected it.
+    """Raise an error if a file is read-only.
+
+    A read-only file could still be replaced, but its owner has protected it on purpose.
 
     Raises:
         InvalidInput: The file is read-only.

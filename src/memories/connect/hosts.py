@@ -53,7 +53,7 @@ class Where(NamedTuple):
 
 
 class Files(NamedTuple):
-    """A host's files in one scope; the server and the hooks can be in the same file."""
+    """The paths of a host's files in one scope. One file can configure both server and hooks."""
 
     server: Path
     hooks: Path | None = None

@@ -181,13 +181,13 @@ def _count_own_words(words: Sequence[str]) -> int:
 
 
 def is_hook(words: Sequence[str]) -> bool:
-    """Return whether a command is one of our hooks."""
+    """Return whether a command runs one of our hooks."""
     length = _count_own_words(words)
     return length > 0 and len(words) > length + 1 and words[length] == "hook"
 
 
 def is_server(words: Sequence[str]) -> bool:
-    """Return whether a command is our MCP server."""
+    """Return whether a command starts our MCP server."""
     length = _count_own_words(words)
     return length > 0 and "mcp" in words[length:]
 

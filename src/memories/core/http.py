@@ -140,7 +140,7 @@ class TimedOut(NoAnswer):
 
 
 class Unusable(NoAnswer):
-    """A certificate or proxy is wrong, or the response is too large; retrying doesn't help."""
+    """Retrying won't help: a certificate or proxy is wrong, or the response is too large."""
 
 
 class JsonClient:

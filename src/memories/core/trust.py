@@ -145,8 +145,7 @@ def _approvals(registers: Path) -> dict[str, str]:
         ) from exc
     if not isinstance(approvals, dict):
         raise ConfigError(
-            f"{register} was not written by the command memory trust; "
-            "remove it and trust your files again"
+            f"{register} was not written by `memory trust`; remove it and trust your files again"
         )
     return {str(name): str(digest) for name, digest in approvals.items()}
 

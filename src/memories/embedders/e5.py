@@ -133,7 +133,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 # Minimum mean number of letters in a known word's pieces; random letters form shorter pieces.
 _LETTERS_A_PIECE = 2.5
 
-# With the prefix and the end token, a window has up to 255 tokens. The model was made for 512.
+# With the prefix and the end token, a window has up to 255 tokens; the model's limit is 512.
 WINDOW_TOKENS = 250
 
 

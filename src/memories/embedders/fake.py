@@ -24,7 +24,7 @@ def _places(word: str) -> tuple[tuple[int, float], ...]:
 
 
 class FakeEmbedder:
-    """Hashes words into a vector, so that texts are similar if they share words."""
+    """Hashes the words of a text into a vector, so that texts with common words are similar."""
 
     space = Space(
         model="fake/1",

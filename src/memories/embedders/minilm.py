@@ -108,7 +108,7 @@ _CLS, _SEP = 101, 102
 _TOKENS = 30_522
 _LONG_WORD = 8  # minimum number of letters in a long word
 
-WINDOW_TOKENS = 254  # with [CLS] and [SEP], 256 tokens, for which the model was made
+WINDOW_TOKENS = 254  # 256 with [CLS] and [SEP]; the model's authors truncate longer texts
 OVERLAP = 32  # tokens that adjacent windows share; most sentences are complete in one of them
 MAX_WINDOWS = 32  # about 7,000 tokens; the word index still contains all words of a longer text
 

@@ -115,11 +115,12 @@ class Gate:
 
 
 def threshold(best: float) -> float:
-    """Return the minimum rating of the memories that a prompt needs.
+    """Return the minimum rating at which the hook recalls a memory.
 
     Args:
-        best: The highest rating of a memory in the session's own project. For a memory of another
-            project that the prompt names, that project's memories count too.
+        best: The highest rating among the memories of the session's project. If the threshold is
+            for a memory of another project that the prompt names, that project's memories count
+            too.
     """
     return max(THRESHOLD, best - _DISTANCE)
 

@@ -68,8 +68,8 @@ class PreviewedText(NamedTuple):
         milliseconds: How long it took to produce the text.
         lines: The memories that were considered; the shown ones come first.
         turns: The recalled conversation turns.
-        silence: Why hooks don't even look for memories, as a key: `command`, `switch` or `empty`.
-            Empty if they do.
+        silence: Why hooks don't look for memories: the message is a `command`, turns memory on or
+            off (`switch`), or is `empty`. An empty string if they do look.
         error: Why the store did not respond, so that the scratchpad was used; empty if it
             responded.
     """
@@ -142,7 +142,7 @@ def _preview_prompt(
 
 
 def _why_silent(prompt: str) -> str:
-    """Return the reason hooks recall nothing for a prompt, as a key of `PreviewedText.silence`."""
+    """Return the value of `PreviewedText.silence` for a prompt."""
     if not prompt:
         return "empty"
     if switch.parse_wish(prompt) is not None:

@@ -219,11 +219,10 @@ def hash_sentences(text: str) -> set[str]:
 
 
 def repeats(sentence: str, texts: Iterable[str]) -> bool:
-    """Return whether one of the texts contains every word of a sentence, except `_REPEATING` words,
-    in the same order.
+    """Return whether one of the texts contains all words of a sentence in the same order.
 
-    A sentence with a different number or negation is new. Paraphrases are left to the store,
-    which compares meanings.
+    `_REPEATING` words may be missing. A sentence with a different number or negation is new.
+    Paraphrases are left to the store, which compares meanings.
     """
     sentence = _ITEM.sub("", sentence)
     words = [word for word in stems(sentence) if word not in _repeating_stems()]

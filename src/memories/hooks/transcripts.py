@@ -225,13 +225,13 @@ def _time_of(event: Event) -> datetime:
 
 
 class _Sizes(NamedTuple):
-    """The sizes of the transcript at the events in a run.
+    """How long the transcript was at the events of one run, in bytes.
 
     Attributes:
-        largest: The largest size.
-        resumed: The largest size at which memory was switched on again; 0 if it was not.
+        largest: The largest size at any event.
+        resumed: The size when memory was last switched on again; 0 if it never was.
         prompt: The size at the first prompt; None if there is no prompt.
-        stopped: The largest size at which the agent stopped; None if it did not stop.
+        stopped: The size when the agent last stopped; None if it did not stop.
     """
 
     largest: int
@@ -241,7 +241,7 @@ class _Sizes(NamedTuple):
 
     @classmethod
     def of(cls, run: Sequence[Event]) -> "_Sizes":
-        """Return the transcript's sizes at the events in a run."""
+        """Return the transcript's sizes at the events of a run."""
         sizes: dict[str, list[int]] = {}
         for event in run:
             name, size = str(event.get("event")), int(event.get("size") or 0)

@@ -49,12 +49,12 @@ def remember(home: Path, repository: Repository) -> None:
 
 
 def remember_first(home: Path, repository: Repository, other: str) -> Repository:
-    """Record a new repository under its name, or under another name if its name is already in use.
+    """Record a new repository under its name, or as `other` if that name is already in use.
 
     Returns:
-        The recorded repository, which another process may have recorded first. If the file can't be
-        written, the repository gets the other name, since its own name may later be given to a
-        different project.
+        The recorded repository; another process may have recorded it first. If the file can't be
+        written, the repository is named `other`, since a different project may later get its own
+        name.
     """
     try:
         make_folder(home / _FOLDER)

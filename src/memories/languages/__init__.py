@@ -110,7 +110,8 @@ def detect(text: str) -> Sequence[str]:
     if text.isascii():
         text = text.lower()
     else:
-        text = unicodedata.normalize("NFKC", text).lower()  # decomposed Hangul has no syllables
+        # NFKC also composes Hangul into syllables, by which Korean is recognized.
+        text = unicodedata.normalize("NFKC", text).lower()
         codes = _detect_scripts(text)
         if codes:
             return codes

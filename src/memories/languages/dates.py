@@ -57,12 +57,12 @@ Span = tuple[date, date]  # first and last day
 
 
 class _Context(NamedTuple):
-    """The day and the years that determine what the dates in a text mean.
+    """What is needed to interpret the dates in a text.
 
     Attributes:
         today: The day from which relative dates are counted.
-        years: The possible years of a date without a year.
-        is_ahead: Whether "friday" is the next one, and "this week" lasts until Sunday.
+        years: The years that a date without a year may belong to.
+        is_ahead: Whether "friday" means the next Friday, and "this week" lasts until Sunday.
     """
 
     today: date
@@ -366,7 +366,7 @@ def _around(middle: date, match: re.Match[str]) -> Span:
 
 
 def _days_before(day: date, days: int) -> date:
-    """Return the day this many days earlier, limited to the first and last possible date."""
+    """Return a date `days` before another, limited to `date.min` and `date.max`."""
     return date.fromordinal(min(date.max.toordinal(), max(1, day.toordinal() - days)))
 
 

@@ -170,8 +170,8 @@ class Lookup(NamedTuple):
         except RequestError:
             namespace, _ = self._locate(memory_id)
             raise RequestError(
-                f"Memory is in namespace {namespace}, but you write to {self.namespace}; switch "
-                f"to {namespace} to change it, or store a memory that says what is true now"
+                f"Memory is in namespace {namespace}, but you write to {self.namespace}; to change "
+                f"the memory, switch to {namespace}; or store a new memory with the current facts"
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
@@ -329,9 +329,8 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that has a project or is global is returned unchanged. If the draft's key belongs to
-        a memory without a project, and to none in this project, the draft is for that memory, and
-        is returned unchanged too.
+        A draft that has a project or is global is returned unchanged. So is a draft whose key
+        belongs to a memory without a project, unless a memory in this project has that key too.
         """
         if place is None:
             return draft
@@ -346,27 +345,27 @@ class Lookup(NamedTuple):
         return replace(draft, tags=tags)
 
     def _refuse_hidden(self, ref: Ref, key: str) -> None:
-        """Refuse a memory in another namespace if its id also belongs to one in the caller's own
-        namespace.
+        """Refuse a memory in another namespace if a memory in the caller's own namespace has the
+        same id.
         """
         if ref.namespace == self.namespace:
             return
         where = self.own.where(state="any", group=ref.group)
         if self.store.groups(where, limit=1):
             raise NotFound(
-                f'Memory not found: none in namespace {self.namespace} has the key "{key}"; one in '
-                f"{ref.namespace} has it, with the same id as one of your memories; read it "
-                f"from namespace {ref.namespace}"
+                f'Memory not found: no memory in namespace {self.namespace} has the key "{key}"; a '
+                f"memory in {ref.namespace} has this key, but the same id as one of your memories; "
+                f"to read that memory, switch to {ref.namespace}"
             )
 
     def _describe_search(self, key: str, project: str | None) -> str:
-        """Return the end of the error message for an unknown key: where it was searched for, and
+        """Return the end of the error message for an unknown key: where we looked for the key, and
         which other projects have it.
         """
         if project is None:
-            searched = f'none without a project has the key "{key}"'
+            searched = f'no memory without a project has the key "{key}"'
         else:
-            searched = f'none in the project "{project}" has the key "{key}"'
+            searched = f'no memory in the project "{project}" has the key "{key}"'
             if self.store.count(self.where(key=key), at_most=1):
                 return f"{searched}; a memory without a project has it"
         having: list[str] = []
@@ -376,7 +375,7 @@ class Lookup(NamedTuple):
                 having.append(name)
         if not having:
             return searched
-        return f"{searched}; it exists with --project {', '.join(having)}"
+        return f"{searched}; the key exists with --project {', '.join(having)}"
 
     # --- versions ---
 

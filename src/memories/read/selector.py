@@ -266,8 +266,8 @@ def _compile_condition(condition: Condition, collection: Collection, instant: In
         read = name.read or functools.partial(
             versions.confidence, now=instant.now, half_life_hours=instant.half_life_hours
         )
-        # The values of built-in names are in Unicode normal form; those of tags are as their writer
-        # gave them.
+        # The values of built-in names are in Unicode normal form; the values of tags are stored
+        # exactly as they were given.
         condition = condition._replace(value=unicodedata.normalize("NFC", condition.value))
     if condition.operator == "exists":
 

@@ -65,14 +65,14 @@ class Pad(NamedTuple):
     """The content of a scratchpad's file.
 
     Attributes:
-        namespace: The namespace that owns it.
-        store: The URL of the store that it mirrors, without a password.
+        namespace: The namespace that owns the scratchpad.
+        store: The URL of the store, without a password.
         stamp: See `PadFile`.
-        size: The maximum number of entries when they were chosen.
+        size: The maximum number of entries, as it was when the entries were chosen.
         waiting: The number of memories that were awaiting review.
-        written: When it was brought up to date with the store, ISO 8601; empty if it never was.
-        until: When the next correction expires, so that the corrected memory is shown again, ISO
-            8601; usually empty.
+        written: The time of the last update from the store, in ISO 8601; empty if there was none.
+        until: The time in ISO 8601 when the next correction expires, so that the corrected memory
+            is shown again; usually empty.
         entries: The entries.
         left_out: Ids that the user has removed.
         gone: Recently deleted or replaced versions, such as `id@3`. A change that arrives late must

@@ -1,4 +1,4 @@
-"""Pure functions that search scratchpads by words: for a quick answer, or if the store is down."""
+"""Pure functions that search a scratchpad by words, for quick answers or when the store is down."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

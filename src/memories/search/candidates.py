@@ -75,7 +75,7 @@ class Query(NamedTuple):
         return is_latin(self.text) and is_latin(text[:_SAMPLE])
 
     def is_verbatim(self, text: str) -> bool:
-        """Return whether a text consists of exactly the question's words."""
+        """Return whether a text has exactly the query's words, in the same order."""
         if abs(len(text) - len(self.text)) > _MAX_DIFFERENCE:
             return False
         return normal_form(text) == normal_form(self.text)

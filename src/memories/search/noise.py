@@ -84,11 +84,11 @@ def bounds_of_doubtful_query(
 def find_bounds(
     store: Store, alternatives: Sequence[Filter], query: Query, gathered: GatheredCandidates
 ) -> NoiseBounds:
-    """Return the similarity bounds for a query; only a doubtful query has any.
+    """Return the similarity bounds for a query. Only a doubtful query has bounds.
 
     Args:
-        store: The searched store.
-        alternatives: Filters for the searched records.
+        store: The store to search.
+        alternatives: Filters that together select the records to search.
         query: The query.
         gathered: The query's candidates, with their features.
     """

@@ -181,8 +181,9 @@ class Features(NamedTuple):
             `formula`, is treated as often used.
         readable: Whether the embedder knows its language, so that similarity alone can make it a
             hit.
-        on_date: Whether it is from a day or month in the query, so that it needs no shared word.
-        verbatim: Whether it consists of the query's words, so that by default only a correction
+        on_date: Whether it dates from a day or month that the query names. If so, it needs no
+            shared word.
+        verbatim: Whether it has exactly the query's words. If so, by default only a correction
             ranks higher.
         memory_id: The id of the memory; empty for a turn.
         corrected_by: The id of the memory that corrects it and ranks before it; empty for none.
@@ -513,9 +514,10 @@ def _is_clear(ranked: Ranked, calibration: tuple[float, float]) -> bool:
 def _may_answer(ranked: Ranked, near_clear: float, best_word_score: float) -> bool:
     """Return whether a memory below its threshold may be the answer.
 
-    A memory may be the answer if it is from a day in the query, or consists of the query's words. A
-    stale memory may also be the answer if it shares enough words with the query. Any other memory
-    needs only one shared word, or a similarity close to that of the best clear memory.
+    A memory may be the answer if it dates from a day that the query names, or has exactly the
+    query's words. A stale memory may also be the answer if it shares enough words with the query.
+    Any other memory needs only one shared word, or a similarity close to that of the best clear
+    memory.
 
     Args:
         ranked: The memory.

@@ -20,21 +20,21 @@ FRESH, NORMAL, STALE = range(3)  # levels of staleness, as indexes into `thresho
 
 
 class Relevance(NamedTuple):
-    """How much age (recency) and use influence a score; each attribute is a setting.
+    """How much a memory's age and use influence its score; each attribute is a setting.
 
     Stable memories, the default, don't age, except when a search ranks by `formula`.
 
     Attributes:
-        decay_rate: How fast freshness falls. It is one half after `1 / decay_rate` days.
+        decay_rate: How fast freshness falls: to one half after `1 / decay_rate` days.
         least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: How much each read increases the factor for use.
         most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
-        fresh: At or above this freshness, a memory that has been read is `fresh`, which lowers its
-            threshold.
-        stale: Below this freshness, a memory that was never read is `stale`, which raises its
-            threshold.
-        thresholds: The similarity at which a fresh, a normal and a stale memory is a clear answer,
-            on the calibrated scale. See `ranking._drop_below_thresholds`.
+        fresh: The minimum freshness of a `fresh` memory that has been read; its threshold is
+            lower.
+        stale: A memory that was never read is `stale` below this freshness; its threshold is
+            higher.
+        thresholds: The minimum similarity of a clear answer, on the calibrated scale: for fresh,
+            normal and stale memories. See `ranking._drop_below_thresholds`.
     """
 
     decay_rate: float = 0.02

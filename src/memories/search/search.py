@@ -428,8 +428,8 @@ def put_newer_first(
 def _is_examined(ranked: Ranked, gathered: GatheredCandidates) -> bool:
     """Return whether a candidate may be moved.
 
-    Only memories may be moved that are hits, or that a higher limit would make hits. Memories that
-    are pinned, consist of the question's words, or date from a day that it names keep their places.
+    It must be a memory that is a hit, or would be one with a higher limit. A memory keeps its place
+    if it is pinned, has exactly the query's words, or dates from a day that the query names.
     """
     features = ranked.features
     is_memory = gathered.candidates[ranked.row].record.ref.collection is Collection.MEMORY

@@ -74,7 +74,7 @@ def addresses_of(
 def matches_at(
     addresses: Addresses, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return the records at these addresses in the form of `Store.matches`; see `matches_of`."""
+    """Return `Store.matches` for the records at these addresses; see `matches_of`."""
     order = np.argsort(addresses.seqs)
     ordered = addresses.seqs[order]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
 ROLES = ("user", "assistant", "system", "tool")
-# the highest index that a caller may choose for a turn; the turns after it may have higher ones
+# The highest index that a caller may choose for a turn; the next turns are numbered from there.
 MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after the best matches
 _NONE: Mapping[str, Any] = {}

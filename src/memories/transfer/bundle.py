@@ -288,10 +288,11 @@ def _write_file(file: Path, content: str) -> None:
 
 
 def read(folder: Path) -> Bundle:
-    """Read a folder that `write` wrote, and that people may have edited.
+    """Read a folder that `write` produced and people may have edited.
 
     Raises:
-        InvalidInput: A file isn't in the format of `write`; the message says which one, and why.
+        InvalidInput: A file isn't in the format of `write`. The message names the file and the
+            problem.
     """
     memories: list[tuple[tuple[str, str], list[str]]] = []
     edits: list[Edit] = []

@@ -154,8 +154,8 @@ class ExportTally:
         if shape["sha256"] != self._hash.hexdigest():
             raise InvalidInput(
                 "does not match the lines before it (SHA-256): the export was damaged or changed "
-                "after it was written; use another copy or, if you changed it, write "
-                f'"version":{WITHOUT_LAST_LINE} in its first line and remove the last one'
+                "after it was written; use another copy or, if you edited this one, write "
+                f'"version":{WITHOUT_LAST_LINE} in the first line and remove the last line'
             )
         if key is None:
             return False

@@ -149,7 +149,7 @@ class _Migration:
         return self.result.copied + self.result.changed
 
     def check_target(self, part: Part) -> None:
-        """Check that the target has only records that the original has.
+        """Check that every record in the target is also in the original.
 
         Raises:
             RequestError: The target has a record that the original lacks, so it isn't a copy.

@@ -223,7 +223,7 @@ class Review:
         if content is not None:
             if len(records) != 1:
                 raise InvalidInput(
-                    "new content is for a single memory; accept the others separately"
+                    "new content can be given for only one memory; accept the others separately"
                 )
             if self._writer.redactor is not None:
                 content = self._writer.redactor.text(content).text

@@ -377,11 +377,11 @@ class VectorCache:
         self._warned = threading.Event()
 
     def find(self, kind: str, texts: Iterable[str]) -> "dict[str, NDArray[np.float32]]":
-        """Return the vectors of the texts that are in the cache.
+        """Return the cached vectors of these texts; texts without one are left out.
 
         Args:
-            kind: How they are embedded: as a `question` or a `statement`.
-            texts: The texts.
+            kind: Whether the texts are embedded as a `question` or a `statement`.
+            texts: The texts to look up.
         """
         vectors: dict[str, NDArray[np.float32]] = {}
         if not self._rows:

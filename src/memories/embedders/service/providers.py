@@ -324,8 +324,8 @@ def _key(provider: Provider, url: SplitResult, config: Config) -> tuple[Secret |
         is_foreign_url = url_source == ".env" and key_source != ".env"
         if name == "embedder_api_key" and is_foreign_url:
             raise ConfigError(
-                "EMBEDDER_URL comes from .env in the working folder and EMBEDDER_API_KEY does not, "
-                "so the key is not sent there; set both in one place"
+                "EMBEDDER_URL comes from .env in the working folder, but EMBEDDER_API_KEY doesn't, "
+                "so the key is not sent to that URL; set both in the same place"
             )
         key = secret.reveal()
         if not (key.isascii() and key.isprintable()) or " " in key:

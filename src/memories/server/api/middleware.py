@@ -66,7 +66,7 @@ class Metrics:
             histogram[-1] += seconds
 
     def text(self) -> str:
-        """Return all numbers in the text format of Prometheus, version 0.0.4."""
+        """Return all metrics in Prometheus's text format, version 0.0.4."""
         lines = [
             "# HELP memories_requests_total HTTP requests.",
             "# TYPE memories_requests_total counter",

@@ -231,11 +231,11 @@ class Answer(NamedTuple):
 
 
 class Later(NamedTuple):
-    """A pending result that blocks no thread.
+    """A response that will be ready later, without a thread that waits for it.
 
     Attributes:
-        future: The result.
-        answer: Makes the response from the result.
+        future: The pending result.
+        answer: Converts the result into a response.
     """
 
     future: Future[Any]

@@ -367,7 +367,7 @@ class Flush:
 
 def _already_written(ref: Ref) -> Conflict:
     return Conflict(
-        f"another writer has written version {ref.position} of {ref.group}; read it again"
+        f"another writer has written version {ref.position} of {ref.group}; read {ref.group} again"
     )
 
 

@@ -1,7 +1,7 @@
-"""The files store's index: a SQLite store of the records in the files.
+"""The index of a files store: a SQLite store with the records from its files.
 
-It can be deleted at any time. It contains the records' words, vectors and read counts, and each
-file's stamp when the file was last read.
+The index can be deleted at any time. It contains the records' words, vectors and read counts, and
+the stamp that each file had when it was last read.
 """
 
 import json

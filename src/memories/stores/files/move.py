@@ -246,7 +246,7 @@ class Mover:
             self._move(target)
         except MemoriesError as exc:
             _log.warning(
-                "%s could not move to a larger store and stays in its files: %s",
+                "%s could not be moved to a larger store and remains a folder of files: %s",
                 self._folder.path,
                 exc,
             )
@@ -332,7 +332,7 @@ class Mover:
             self._copy(store, records, target)
             digest = _digest(records)
             if _digest(_read_back(records, target)) != digest:
-                raise StoreError(f"{store} does not return the records that were copied to it")
+                raise StoreError(f"{store} returns other records than were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
             contents = amount(count, "record", "records")

@@ -1,4 +1,4 @@
-"""Translates errors from PostgreSQL and psycopg into ours, each with one clear sentence."""
+"""Translates errors from PostgreSQL and psycopg into our exceptions, with short messages."""
 
 import contextlib
 from collections.abc import Iterator
@@ -201,7 +201,7 @@ def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
         is_key = (exc.diag.constraint_name or "").endswith("_key")
         return Conflict(
             "another writer has already stored a record with the same "
-            f"{('key' if is_key else 'position')}; read it again"
+            f"{('key' if is_key else 'position')}; read that record again"
         )
     for names, kind, message in _TRANSLATIONS:
         if isinstance(exc, tuple(getattr(errors, name) for name in names.split())):

@@ -329,10 +329,10 @@ def read_extent(db: Transaction, selected: Selection) -> Extent:
 
 
 def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Record]:
-    """Return the records in rows of `RECORDS` by their `seq`, in the order of the rows.
+    """Convert rows of `RECORDS` to records, keyed by `seq` and in the order of the rows.
 
-    Damaged records are left out and noted in `damaged`. The server's checksums detect damaged
-    pages, but other programs may write to its tables.
+    Damaged records are left out and noted in `damaged`. PostgreSQL's checksums detect damaged
+    pages, but not changes that other programs made.
     """
     records: dict[int, Record] = {}
     for row in rows:

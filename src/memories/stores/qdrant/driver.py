@@ -478,7 +478,7 @@ def _part_name(part: Partition) -> str:
 
 
 def _point_id(part_name: str, name: str) -> str:
-    """Return a point's id: a hash as a UUID of version 8, which allows almost any bits."""
+    """Return a point's id: a hash in the form of a version 8 UUID."""
     digest = bytearray(hashlib.sha256(json.dumps([part_name, name]).encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80

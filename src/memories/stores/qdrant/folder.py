@@ -251,7 +251,7 @@ def _translate_errors(folder: Path) -> Iterator[None]:
         raise _damage_error(folder) from exc
     except OSError as exc:
         raise StoreError(
-            f"{folder} can't be used: {exc.strerror or exc}; check who may write there"
+            f"{folder} can't be used: {exc.strerror or exc}; check its permissions"
         ) from exc
     except RuntimeError as exc:
         if "already accessed" in str(exc):

@@ -99,7 +99,9 @@ def check(db: apsw.Connection, vectors: StoredVectors, *, deep: bool) -> list[Fi
 
 
 def repair(db: apsw.Connection, vectors: StoredVectors) -> list[str]:
-    """Rebuild incorrect derived parts inside a writing transaction; return their names.
+    """Rebuild the derived parts that are incorrect, and return their names.
+
+    This must run inside a writing transaction.
 
     Raises:
         StoreDamaged: SQLite can't read the records.

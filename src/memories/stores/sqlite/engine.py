@@ -348,7 +348,7 @@ def refuse_newer(connection: apsw.Connection, path: Path) -> int:
 
 
 def use_log(connection: apsw.Connection, path: Path) -> None:
-    """Switch a file to a write-ahead log, which copies made by VACUUM don't have."""
+    """Switch a file to a write-ahead log. Copies made by VACUUM don't have one."""
     if connection.pragma("journal_mode", "wal") != "wal":
         raise StoreDamaged(
             f"cannot switch {path} to a write-ahead log, which several processes need to share it"
@@ -404,9 +404,9 @@ def scratch() -> apsw.Connection:
 
 # --- where a file may be
 
-# File systems that several machines may share, although these don't see each other's locks and
-# shared memory, which a SQLite log needs. Folders that a virtual machine shares with its host
-# belong here too: their locks apply only inside the virtual machine.
+# File systems that several machines may share. A SQLite log needs locks and shared memory that all
+# its users see, but other machines don't see them. Folders that a virtual machine shares with its
+# host belong here too: their locks apply only inside the virtual machine.
 _NETWORK = frozenset(
     "nfs nfs3 nfs4 nfsd cifs smb smb2 smb3 smbfs ncpfs ncp afs afpfs coda ceph cephfs "
     "glusterfs lustre beegfs fhgfs gpfs mmfs ocfs2 gfs gfs2 orangefs pvfs2 panfs wekafs "

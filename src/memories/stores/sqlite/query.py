@@ -133,7 +133,7 @@ def refs_json(refs: Iterable[Ref]) -> str:
 def records_of(
     db: apsw.Connection, rows: Sequence[tuple[Any, ...]], damaged: Damaged
 ) -> dict[int, Record]:
-    """Return the records in rows of `READ` by their `seq`, in the order of the rows.
+    """Convert rows of `READ` to records, keyed by `seq` and in the order of the rows.
 
     Damaged records are left out and noted in `damaged`.
     """
@@ -203,9 +203,9 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return labels by their ids, given sets of ids; each set is a text like '3,17'.
+    """Return a dict of labels, keyed by id. Each given set of ids is a text such as '3,17'.
 
-    The result may contain other labels, too. Damaged labels are left out.
+    The result may also contain other labels. Damaged labels are left out.
     """
     labels = _LABELS.current(db)
     new_ids: set[int] = set()

@@ -309,7 +309,7 @@ def _insert_records(
         assert last_ref is not None  # set for the row that SQLite refused
         raise Conflict(
             f"another writer has already written version {last_ref.position} of {last_ref.group}, "
-            "or used its key; read it again"
+            f"or used its key; read {last_ref.group} again"
         ) from exc
 
 

@@ -206,7 +206,7 @@ def find_without(
     *,
     after: int = 0,
 ) -> dict[int, Record]:
-    """Return records without vectors in this space, by their `seq` in ascending order.
+    """Return the records that have no vectors in this space, keyed by `seq`, in ascending order.
 
     Args:
         db: A connection inside a transaction.

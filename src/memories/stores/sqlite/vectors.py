@@ -104,7 +104,7 @@ class VectorIndex:
         self._blocks = self._no_blocks()
         # The windows after the last block, preceded by the state for which they are valid.
         self._newest: tuple[Any, _Blocks] = None, self._blocks
-        # The connection that has changed blocks, and perhaps hasn't committed the changes yet.
+        # The connection that changed blocks last; it may not have committed yet.
         self._changing: apsw.Connection | None = None
 
     def _no_blocks(self) -> "_Blocks":
@@ -187,7 +187,7 @@ class VectorIndex:
 
     def _windows_of(self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]) -> _Windows:
         seqs, codes = self._unpack(rows)
-        sql = (  # one row per window, even of a damaged or removed record
+        sql = (  # one row for each window, even if its record is damaged or removed
             "SELECT iif(typeof(r.pool) = 'integer', r.pool, 0) FROM json_each(?) wanted "
             "LEFT JOIN record r ON r.seq = wanted.value ORDER BY wanted.key"
         )

@@ -271,8 +271,7 @@ def _has_words(
 ) -> bool:
     """Return whether a row consists of exactly these tokens.
 
-    It may have others if it was written with another version of Unicode, which split the text
-    differently.
+    The row may have other tokens if an earlier version of Unicode split the text differently.
     """
     if len(tokens) != count:
         return False
