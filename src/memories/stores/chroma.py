@@ -179,7 +179,7 @@ class ChromaDriver:
         self._change_parts("delete", {"ids": [json.dumps(part)]})
 
     def _change_parts(self, action: str, body: Any) -> None:
-        """Change the list of parts, which are points in the collection with the store's name."""
+        """Change the list of parts: the points in the collection with the store's name."""
         collection = self._describe(self.collection)
         if collection is not None:
             path = f"{_COLLECTIONS}/{collection['id']}/{action}"
@@ -357,7 +357,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Partition, action: str, body: Any, contents: str = "") -> Any:
-        """Send a request about a part; return the response, or None if it has no collection."""
+        """Send a request about a part; return None if the part has no collection."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
             collection_id = self._find_id(part, contents)

@@ -285,7 +285,7 @@ def _find_token(config: Config | None, host: str) -> str:
 
 
 def _find_error(value: Any) -> type[MemoriesError] | None:
-    """Return the error class that a response names; None if there is none or it can't be raised."""
+    """Return the error class that a response names; None if this client can't raise it."""
     kind = value.get("kind") if isinstance(value, dict) else None
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):

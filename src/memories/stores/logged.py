@@ -262,7 +262,7 @@ class LoggedStore(StoreWrapper):
             self.wrapped.append(entries)
 
     def _make_entries(self, namespace: str, actions: Sequence[_Action]) -> list[Record]:
-        from memories.stores import audit_log  # here and below, because reads don't need it
+        from memories.stores import audit_log  # imported in functions, since reads don't need it
 
         position, head = self._read_head(namespace)
         if head is None:
@@ -368,7 +368,7 @@ def buffered_transaction(store: "Store") -> "Iterator[Store]":
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BufferedStore):
-            yield store  # without a log, or with a buffer already, as in a group commit
+            yield store  # it has no log, or already has a buffer, as in a group commit
             return
         buffer = BufferedStore(store.wrapped)
         yield store.with_buffer(buffer)  # in the transaction of `store`

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # The FTS5 tokenizer that splits texts, and its arguments.
 TOKENIZER = ("porter", "unicode61", "remove_diacritics", "2", "categories", "L* N* Co So M*")
 K1, B = 1.2, 0.75  # FTS5's parameters
-_MAX_SORTED = 20  # up to this many scores per result, sorting them all is faster than a heap
+_MAX_SORTED = 20  # if there are at most this many scores per result, sorting all beats a heap
 _lock = threading.Lock()
 _Id = TypeVar("_Id")
 
@@ -67,7 +67,7 @@ class WordScores(NamedTuple):
 
 
 class WordHits(NamedTuple):
-    """The hits in a word index: BM25 by the record's `seq`, and each term's records."""
+    """The hits in a word index: BM25 scores keyed by `seq`, and each term's records."""
 
     scores: dict[int, float]
     holders: dict[str, list[int]]

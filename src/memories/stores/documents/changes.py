@@ -177,7 +177,7 @@ class Changes:
         return ref in self.new or ref in self.patched
 
     def copy(self) -> "Changes":
-        """Return a copy, by which later changes can be undone."""
+        """Return a copy, with which later changes can be undone."""
         updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
@@ -221,14 +221,14 @@ class Flush:
     """Writes the changes of one transaction, in an order that makes interruptions harmless.
 
     Labels and vectors come first, since nothing refers to them yet. Then the records are added. If
-    nothing else changes and they fit into one step, they are added as live records, otherwise as
-    pending ones, which readers don't see. They are read back, since the server
+    they fit into one step and nothing else changes, they are live at once. Otherwise they are added
+    as pending records, which readers don't see. The records are read back, since the server
     silently skips a record that another writer wrote first. Then one update completes the
     transaction: pending records become live, and existing records change. An interruption before
-    this update leaves pending records behind, which the next writer of these refs removes.
+    this update leaves pending records behind; the next writer of the same refs removes them.
 
     Finally the labels are added again, since another machine may have removed them as unused in the
-    meantime. A machine that removes labels also adds those again that have come into use.
+    meantime. That machine, too, adds back any labels that have come into use.
     """
 
     def __init__(
@@ -453,7 +453,7 @@ def key_holders(driver: Driver, part: Partition, records: Iterable[Record]) -> l
 def find_pending(
     driver: Driver, part: Partition, refs: Iterable[Ref], lock: WriterLock
 ) -> tuple[list[StoredRecord], list[StoredRecord]]:
-    """Return the pending records in the groups of refs: first the dead ones, then the others."""
+    """Return the pending records in these refs' groups: first the dead ones, then the others."""
     in_groups = Condition("group", "in", sorted({ref.group for ref in refs}))
     dead: list[Point] = []
     alive: list[Point] = []

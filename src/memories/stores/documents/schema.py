@@ -83,7 +83,7 @@ def encode(
     Args:
         record: The record.
         write_id: The unique id of this write.
-        windows: Its vectors, by the id of their space.
+        windows: The record's vectors, keyed by the id of their space.
         pending: Whether its transaction has not ended yet.
     """
     body = {
@@ -147,7 +147,7 @@ def decode(
         part: The points' part.
         points: The points, as the server returned them.
         damaged: Receives damaged records.
-        pending: Whether to return only the records of unfinished transactions, and not all others.
+        pending: Whether to return the records of unfinished transactions instead of the others.
 
     Raises:
         StoreDamaged: A record is damaged, and `damaged` is None.
@@ -209,7 +209,7 @@ def _decode_point(part: Partition, point: Point) -> StoredRecord:
 
 
 def write_id_of(point: Point) -> str:
-    """Return the id of the write that made a record, pending or not."""
+    """Return the id of the write that added a record, even if the record is pending."""
     try:
         return str(json.loads(str(point.payload["body"]))["writer"])
     except (KeyError, TypeError, ValueError):

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     Vector = NDArray[np.float32]
 
-SMALL = 1_000  # up to this many turns, all are scored
+SMALL = 1_000  # if there are at most this many turns, all of them are scored
 _SAMPLE_SIZE = 100  # number of records from which word frequencies and lengths are estimated
 _ALL_TERMS = 2_000  # with more records than this, very common words are not searched for
 _COMMON_SHARE = 0.2  # a word in this share of the records is very common
 _MIN_RANKED = 80  # minimum number of records to rank by their words
 _MIN_RANKED_TURNS = 600
 _MAX_CHECKED = 200  # up to this many records are read to check whether they contain a phrase
-_MAX_SCORED = 500  # up to this many matching records, all their vectors are scored
+_MAX_SCORED = 500  # if at most this many records match, all their vectors are scored
 _GROWTH = 4  # factor by which the next request grows if a filter has left too few records
 _STEPS = [step for step in range(-BESIDE, BESIDE + 1) if step]
 
@@ -245,7 +245,7 @@ class Search:
         """Return how many records contain each of the very common words.
 
         Searches skip these words: so many records contain them that they say little about any one
-        record. If all words are very common, the result lacks the rarest, so it isn't skipped.
+        record. If all words are very common, the rarest is not in the result, so it is searched.
         """
         if self._total <= _ALL_TERMS:
             return {}
@@ -317,7 +317,8 @@ class Search:
     def _nearest_in_part(
         self, part: Partition, vector: "Vector", size: int, k: int
     ) -> tuple[Scores, bool]:
-        """Return the scores of up to `k` matching records with one of the `size` nearest windows.
+        """Return the scores of up to `k` matching records that have one of the `size` nearest
+        windows.
 
         Also return whether the part has no more windows.
         """

@@ -102,7 +102,7 @@ class Spaces:
             self._driver.set_missing_state({"schema": str(SCHEMA)})
 
     def ensure_space(self) -> str:
-        """Return the id of the space in use; in a store without vectors, set it first."""
+        """Return the id of the space in use; if there is none, put the opened one into use."""
         return self._checked_id(self._select_space(require_space(self._space)))
 
     def _select_space(self, space: Space) -> Mapping[str, str]:
@@ -245,7 +245,7 @@ def _describe(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return a space's id if the state has the space under one of the prefixes, else empty."""
+    """Return the id of a space that the state has under one of the prefixes; empty if none."""
     for prefix in prefixes:
         model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
         if (model, dimension) == (space.model, str(space.dimension)):

@@ -75,7 +75,7 @@ class Chains:
     def __init__(self, driver: Driver) -> None:
         """Initialize; no request is sent yet."""
         self._driver = driver
-        self._reached: dict[str, int] = {}  # for each namespace, a position that the chain has
+        self._reached: dict[str, int] = {}  # for each namespace, a position in its chain
 
     def last(self, namespace: str, view: Overlay) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.

@@ -218,7 +218,7 @@ class Folder:
             flush_folder(self.path)
 
     def discard(self, *names: str) -> None:
-        """Remove files from the inner folder, and any files left by crashes or the first format."""
+        """Remove files from the inner folder, and any left by crashes or the first file format."""
         with translate_errors(self.path):
             leftovers = [name for name in self.list_names(self.inner) if name.endswith(_LEFTOVERS)]
             for name in (*names, *leftovers):

@@ -123,7 +123,7 @@ class Index(SQLiteStore):
             db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
     def replace_file(self, collection: Collection, namespace: str, folded: Folded) -> None:
-        """Replace a file's records; those whose text is unchanged keep vectors and read counts."""
+        """Replace a file's records. If a text is unchanged, its vectors and read count are kept."""
         with self._file.write() as db:
             where = Filter(collection, (namespace,), state="any")
             before = {record.ref: record for record in self.scan(where, limit=NO_LIMIT)}

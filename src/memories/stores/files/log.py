@@ -464,7 +464,8 @@ class _Fold:
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
         self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
-        self._positions: dict[Address, int] = {}  # by claimed address, its first record's position
+        # For each address that a record has claimed, the position of the first record there.
+        self._positions: dict[Address, int] = {}
         self._last_positions: dict[str, int] = {}
         self._key_holders: dict[str, Address] = {}
 

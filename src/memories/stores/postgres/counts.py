@@ -61,7 +61,7 @@ class Counted(NamedTuple):
     Attributes:
         ref: Its address.
         ended: Whether it has ended.
-        ended_by: What ended it.
+        ended_by: The action that ended it.
         length: Its number of tokens.
         labels: Its labels.
         embedded: Whether it has searchable vectors.
@@ -76,7 +76,7 @@ class Counted(NamedTuple):
 
 
 def read_counted(db: Transaction, refs: Iterable[Ref]) -> dict[Ref, tuple[int, Counted]]:
-    """Return each record's `seq` and its counted properties, in which `embedded` is False."""
+    """Return each record's `seq` and its counted properties; `embedded` is always False."""
     columns = (
         "r.seq, r.collection, r.namespace, r.grp, r.position, "
         "r.ended_at IS NOT NULL, r.ended_by, r.length, r.labels"
@@ -146,7 +146,7 @@ def forget_labels(db: Transaction, removed: Iterable[Counted]) -> bool:
 
 
 def total(db: Transaction, selected: Selection, column: str = "documents") -> int:
-    """Return the sum of a count over the namespaces of a filter without other conditions."""
+    """Return the sum of a count over a filter's namespaces and states; ignore other conditions."""
     in_namespaces, values = one_of("namespace", selected.namespaces)
     sql = (
         f"SELECT sum({column})::bigint FROM corpus "

@@ -192,7 +192,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
-    """Return our error for one of the driver's."""
+    """Return our exception for an exception of the driver."""
     import psycopg
     from psycopg import errors
 

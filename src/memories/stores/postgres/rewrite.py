@@ -256,7 +256,7 @@ def _make_indexes(db: Transaction, old: str, new: str) -> None:
 
 
 def _repeat_changes(db: Transaction, copy: Copy) -> bool:
-    """Replay on the copy all changes since copying; return whether rows were removed."""
+    """Replay on the copy all changes made since it was filled; return whether rows were removed."""
     key, is_same = "r.namespace, r.seq", "c.namespace = r.namespace AND c.seq = r.seq"
     if copy.old == "label":
         key, is_same = "r.namespace, r.collection, r.key, r.value", "c.namespace = r.namespace"

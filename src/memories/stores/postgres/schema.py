@@ -159,7 +159,7 @@ CREATE INDEX CONCURRENTLY IF NOT EXISTS {part}_{collection} ON {schema}.{part}
   USING hnsw (embedding {vector}.halfvec_cosine_ops)
   WITH (m = 16, ef_construction = 128) WHERE live AND collection = '{collection}'
 """
-_PLAIN_DIMENSIONS = 3_500  # at two bytes each, a row with more does not fit into a page
+_PLAIN_DIMENSIONS = 3_500  # more numbers of two bytes each would not fit into a page
 HNSW_DIMENSIONS = 4_000  # pgvector's limit; longer vectors are scored individually
 
 

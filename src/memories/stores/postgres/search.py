@@ -64,7 +64,7 @@ def candidates(
         k: The number of records to find by vector, and the number to find by words.
 
     Returns:
-        Cosines and word scores, by the records' `seq`.
+        Cosines and word scores, keyed by the records' `seq`.
     """
     extent = read_extent(db, selected)
     cosines = vectors.find_best(db, probe, selected, extent, k)
@@ -98,7 +98,7 @@ def _search_words(
     terms: Sequence[str],
     also: Sequence[int] = (),
 ) -> WordHits:
-    """Return the records that contain the terms; among many, only those with the rarest terms.
+    """Return the records that contain terms; if there are many, only those with the rarest terms.
 
     Args:
         db: A transaction.
@@ -280,7 +280,7 @@ def _shorten(token: str) -> str:
     return f"{token[:64]}{hashlib.blake2b(token.encode(), digest_size=16).hexdigest()}"
 
 
-_RETURN_ALL = 4_096  # up to this many matching turns, all are returned
+_RETURN_ALL = 4_096  # if at most this many turns match, all of them are returned
 _ADDRESS = (
     "SELECT r.seq, r.namespace, r.grp, r.position, coalesce(r.session, -1), r.created_at, "
     "r.labels::text FROM record r"

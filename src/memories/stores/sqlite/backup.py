@@ -134,7 +134,7 @@ def is_database(path: Path) -> bool:
 
 
 def identity_of(path: Path) -> str:
-    """Return a store's id in the marks of its copies, which depends only on the store's path."""
+    """Return the id that marks a store's copies; it depends only on the store's path."""
     return digest(str(path))
 
 

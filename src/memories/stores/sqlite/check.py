@@ -197,7 +197,7 @@ def _is_of(part: DerivedPart, message: str) -> bool:
 def _read_records(
     db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
 ) -> Iterator[dict[int, Any]]:
-    """Yield pages of records by `seq`, in ascending order; a damaged record is None."""
+    """Yield pages of records keyed by `seq`, in ascending order; a damaged record is None."""
     sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
     after = -(2**62)
     while rows := fetch(db, sql, (after, *values, _PAGE)):

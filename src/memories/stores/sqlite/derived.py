@@ -358,7 +358,7 @@ def find_damaged_vectors(inspection: Inspection) -> Iterator[Finding]:
 
 
 def drop_damaged_vectors(inspection: Inspection) -> None:
-    """Remove damaged vectors; only words find their records until these are re-embedded."""
+    """Remove damaged vectors; until their records are embedded again, only words find them."""
     db = inspection.db
     space = read_space(db)
     for collection, table in _vector_tables():

@@ -117,7 +117,7 @@ def read_errors(path: Path) -> Iterator[None]:
 
 
 def _translate(path: Path, exc: apsw.Error) -> StoreError:
-    """Translate a SQLite error according to its class and, if that isn't enough, to the files."""
+    """Translate a SQLite error by its class and, if needed, by the state of the files."""
     kind, message = next(
         (kind, message) for theirs, kind, message in _TRANSLATIONS if isinstance(exc, theirs)
     )

@@ -224,9 +224,9 @@ class Quantizer:
 
         The order by these scores is nearly the order by cosine.
 
-        Each number of the query is reduced to a level of 3 bits. For each bit of the level, this
-        counts where both it and the bit in the code are set. Weighted by 1, 2 and 4, the counts add
-        up to the sum of the levels where the code has a bit set.
+        Each number of the query is reduced to a level of 3 bits. For each of the 3 bits, we count
+        the positions where both this bit and the code's bit are set. Weighted by 1, 2 and 4, the
+        counts add up to the sum of the levels at the positions where the code's bit is set.
 
         Args:
             query: The rotated query, shape (dimension,).

@@ -97,7 +97,7 @@ WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 # group itself or the namespace is damaged.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
-# a search starts at a label if the namespaces have more than this many times its records
+# A search starts at a label if the namespaces have this many times as many records as the label.
 _RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
@@ -182,7 +182,7 @@ def is_group(group: Any) -> bool:
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """Return the ref of the damaged record whose stand-in name is a filter's group; else None.
+    """If a filter's group is the stand-in name of a damaged record, return that record's ref.
 
     A record whose namespace can't be read belongs to every namespace.
     """

@@ -130,7 +130,7 @@ ROW = (
 
 
 def row_of(record: Record, pool: int, labels: Sequence[int]) -> tuple[Any, ...]:
-    """Return a record's values for the columns in `ROW`, given its namespace's and labels' ids."""
+    """Return a record's values for the columns in `ROW`, given the ids of namespace and labels."""
     created_at = to_millis(record.created_at)
     ended_at = None
     if record.ended_at is not None:

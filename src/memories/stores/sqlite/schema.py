@@ -322,7 +322,7 @@ def _make_words_erasable(db: apsw.Connection) -> None:
 
 
 def _index_words(db: apsw.Connection) -> None:
-    """Fill the empty word index and its counts; of damaged records, index the readable parts."""
+    """Fill the empty word index and its counts; index the readable parts of damaged records."""
     sql = "SELECT id, value FROM label WHERE key = ?"
     speakers = {str(label): name for label, name in db.execute(sql, (SPEAKER,))}
     documents: Counter[tuple[int, bool]] = Counter()

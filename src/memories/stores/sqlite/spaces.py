@@ -132,7 +132,7 @@ class StoredVectors:
 
         Args:
             space: The space of the vectors to write and search; None in keyword-only mode.
-            compact: Whether the vectors are compact if they are the store's first.
+            compact: Whether vectors are compact; this applies only to a store's first vectors.
         """
         self._space, self._compact = space, compact
         self._indexes: dict[tuple[Collection, int, bool], VectorIndex] = {}
@@ -181,7 +181,7 @@ class StoredVectors:
         return self._index_of(stored, collection)
 
     def index(self, db: apsw.Connection, collection: Collection) -> "VectorIndex":
-        """Return the index of the vectors in use, even if the store was opened with another."""
+        """Return the index of the vectors in use, whichever space the store was opened with."""
         space = form_in_use(db)
         if space is None:
             space = storage_space(require_space(self._space), compact=self._compact)
@@ -242,12 +242,12 @@ def stage(
 ) -> None:
     """Add vectors of records to the vectors in use, or to the staged ones.
 
-    They join the vectors in use if those are in the same space, or if there are none yet.
+    If the space is the one in use, or the store has no vectors yet, they join those in use.
 
     Args:
         db: A connection inside a transaction that writes.
         space: The vectors' space.
-        vectors: For each collection, the vectors by the record's `seq`.
+        vectors: For each collection, the records' vectors, keyed by `seq`.
     """
     if read_space(db) is None:
         _write_space(db, IN_USE, space)

@@ -1,6 +1,7 @@
-"""Vector search in the SQLite store: by scoring all rows if there are few, else in two steps.
+"""Vector search in the SQLite store.
 
-Among many rows, the sign bits in the blocks find candidates, and the codes score the best of these.
+If few rows match, all of them are scored. If many do, the sign bits in the blocks find candidates,
+and the codes score the best of these.
 """
 
 import json
@@ -37,7 +38,7 @@ RARE = 50
 # Scoring this many candidates and the share below finds 99.8% of the true ten best among 100,000
 # or more rows.
 MIN_RESCORED = 300
-RESCORED_SHARE = 2000  # one more candidate is scored per this many rows
+RESCORED_SHARE = 2000  # for this many rows, one additional candidate is scored
 
 # minimum number of windows to score coarsely, for each record that is wanted
 _WINDOWS_PER_RECORD = 20
@@ -451,7 +452,7 @@ class VectorIndex:
         return newest.windows
 
     def _read_new_blocks(self, db: apsw.Connection, cached: "_Blocks") -> "_Blocks":
-        """Return the cached and the later blocks; these are read one at a time, to save memory."""
+        """Return the cached blocks and later ones, which are read one at a time to save memory."""
         sql = (
             f"SELECT hi, length(bits), length(pools) FROM {self._block_table} "
             "WHERE hi > ? ORDER BY hi"
@@ -530,10 +531,10 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 
 
 def _should_look(newest: int, added: int) -> bool:
-    """Return whether to check for a full block, which about one `seq` in `_LOOK_EVERY` causes.
+    """Return whether to check for a full block, as after about one `seq` in `_LOOK_EVERY`.
 
-    A hash selects them, because a multiple of 64 might never be used: memories that are written one
-    by one have only odd numbers, since each is followed by a log entry.
+    A hash of the `seq` decides, because multiples of 64 might never occur: memories that are
+    written one by one have only odd numbers, since each is followed by a log entry.
     """
     if added >= _LOOK_EVERY:
         return True

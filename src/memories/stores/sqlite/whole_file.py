@@ -59,7 +59,7 @@ def refuse_lost(path: Path, refuse_mirrored: RefuseLost) -> None:
 def create(path: Path, empty: apsw.Connection) -> None:
     """Create a store file under another name and rename it, so that it is never incomplete.
 
-    The file is written and synced without a log, which is added only then. After a failure, the
+    The file is written and synced without a log, which is added afterwards. After a failure, the
     incomplete file is removed at once or, if that fails, by the next attempt.
     """
     scratch = path.with_name(f".{path.name}.new")

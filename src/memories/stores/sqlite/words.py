@@ -44,7 +44,7 @@ _MAX_GAP = 1_000_000
 _RANK_ALL_ROWS = 10_000
 _RANK_AT_MOST = 1_500
 _PHRASE_TOKENS = 64
-# a filter is first applied to this many times `k` hits, the best ones
+# a filter is first applied to the best hits: this many times `k`
 _SURPLUS = 4
 # If a label has at most this many records, they are listed; otherwise, each match is checked.
 _MAX_COLLECTED = 4_096
@@ -88,7 +88,7 @@ class Snapshot(NamedTuple):
     Attributes:
         db: A connection inside a transaction.
         counts: How many records match, by table, FTS5 query and limit.
-        sizes: The number of tokens in a record, by its `seq`; 0 if unknown.
+        sizes: The number of tokens in each record, keyed by `seq`; 0 if unknown.
     """
 
     db: apsw.Connection
@@ -120,7 +120,7 @@ class Snapshot(NamedTuple):
     def count_occurrences(
         self, table: str, tokens: Sequence[str], condition: str, values: Sequence[str | int]
     ) -> dict[int, int]:
-        """Return how often each record contains a token, by the record's `seq` in ascending order.
+        """Return how often each record contains a token, keyed by `seq`, in ascending order.
 
         FTS5's instance table contains one row for each occurrence, and SQLite reads it without
         calling Python.
@@ -447,7 +447,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """A search's limits: a SQL condition on `{seq}` with its values, and the most rows to rank."""
+    """The limits of a search: a condition on `{seq}` with its values, and the maximum of rows."""
 
     condition: str
     values: tuple[str | int, ...]
