@@ -904,7 +904,7 @@ class Memories:
         return self._raw_lookup.short_ids(ids, self._now())
 
     def ids(self, prefix: str, *, limit: int | None = None) -> "list[str]":
-        """Return the ids with a prefix, in order of creation, of memories in any state.
+        """Return the ids that begin with a prefix, in order of creation, of memories in any state.
 
         Args:
             prefix: The prefix, 8 or more characters.

@@ -96,7 +96,7 @@ class TurnFilters(TypedDict, total=False):
         speaker: Only turns by this speaker.
         since: Only turns said at this time or later: an aware datetime, or text such as "7d".
         until: Only turns said at this time or earlier.
-        as_of: Only turns that had been said at this time.
+        as_of: Only turns that had been said by this time.
     """
 
     role: str | None
@@ -304,7 +304,7 @@ def _parse_cursor(cursor: str) -> tuple[int, str, str]:
 def describe(
     store: Store, namespaces: Sequence[str], name: str, change: Callable[[About], About]
 ) -> None:
-    """Change a conversation's description in the first of these namespaces.
+    """Change a conversation's description in the first of these namespaces that contains it.
 
     Raises:
         NotFound: There is no such conversation.

@@ -175,7 +175,7 @@ class Lookup(NamedTuple):
             ) from None
 
     def ids(self, prefix: str, limit: int) -> list[str]:
-        """Return the ids with a prefix, sorted, of memories in any state.
+        """Return the sorted ids that begin with a prefix, of memories in any state.
 
         Raises:
             InvalidInput: The prefix can't begin an id.
@@ -594,7 +594,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
-    """Narrow a store's filter with the caller's filters. The caller's times replace its own.
+    """Narrow a store's filter with the caller's filters. The caller's times replace the filter's.
 
     Args:
         where: The store's filter.

@@ -41,8 +41,8 @@ def score_replacement(
     space: "Space | None",
     vectors: "NDArray[np.float32] | None" = None,
 ) -> float:
-    """Return how likely a text is to replace an older one: it may if the score is at least
-    `REPLACES`.
+    """Return how likely a text is to replace an older one. A score of at least `REPLACES` means
+    that it may.
 
     The score is a weighted sum: how close the texts are, the share of the old text's words that the
     new text repeats, and how likely the new text is to report a change.

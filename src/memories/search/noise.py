@@ -11,7 +11,7 @@ from memories.search.relevance import to_cosine
 from memories.stores.protocol import Store
 from memories.stores.records import Candidate, Filter
 
-# If the model knows more than this share of a query's words, it is a question, however strange.
+# If the model knows more than this share of its words, a query is a question, however strange.
 MIN_FAMILIARITY = 0.5
 # This calibrated similarity proves a match. A nonsense query reaches it only if the store contains
 # similar nonsense.

@@ -30,7 +30,7 @@ A memory has neither window nor session:
 - If turns are searched too (scope `all`), its own coverage and similarity serve as those of its
   window and session.
 
-Only turns have signs, except for the date, which memories have too. A text that consists of the
+Only turns have signs, except for the date, which memories have too. A text that has exactly the
 query's words gets the best score, except with the rank `formula`.
 
 After `rank`, if the search ranks by relevance, a newer memory moves before an older one that it may
@@ -306,7 +306,7 @@ def _score_all(
 ) -> list[Ranked]:
     """Return all candidates by score, best first.
 
-    A candidate that consists of the query's words gets the best score, except with `formula`.
+    A candidate that has exactly the query's words gets the best score, except with `formula`.
     """
     scored = [
         _score(row, features, best_word_score, rules) for row, features in enumerate(all_features)

@@ -1,4 +1,4 @@
-"""Writing: turns drafts into memories, appends turns to conversations, and changes or erases
-either. Begin with `create`; `similar` compares a draft with stored memories, and `links`
-links corrections.
+"""Writes, changes and erases memories and the turns of conversations.
+
+Begin with `create`; `similar` compares a draft with stored memories, and `links` links corrections.
 """

@@ -230,7 +230,7 @@ def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Re
 
 
 def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
-    """Soft-delete a memory; return its latest version, with `ended_at` unchanged.
+    """Soft-delete a memory; return its latest version, without the time of the deletion.
 
     Deleting a memory that awaits review rejects the memory.
     """

@@ -570,8 +570,8 @@ def _still_corrects(
     """Return whether a link between two memories still holds, given the versions that were linked.
 
     If the linked texts don't contradict each other according to `is_correction`, the link was
-    accepted by a person or taken over from a replaced memory. Then a new text ends it only if it
-    repeats the other text. Other links end when the texts no longer contradict each other.
+    accepted by a person or taken over from a replaced memory. A new text ends such a link only if
+    it repeats the other text. Other links end when the texts no longer contradict each other.
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False

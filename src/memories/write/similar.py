@@ -28,7 +28,7 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# the same for the second attempt, made if the draft has no project and some weren't rivals
+# the same for a second attempt, if the draft has no project and some candidates weren't rivals
 _MAX_CANDIDATES_AGAIN = 64
 
 
@@ -148,7 +148,7 @@ def _compare_words(
         if is_open and is_correction(new, old, similarity, threshold=threshold):
             corrected.append(record)
             relation = Relation.DIFFERS
-            if not difference:  # treat dissimilar texts as similar, to get one
+            if not difference:  # the texts are too dissimilar; describe their difference anyway
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
             similar.append(_to_similar(writer, candidate, difference))

@@ -304,8 +304,8 @@ def _find_prepositions(words: Sequence[Word]) -> list[str]:
 
 
 def _changes_direction(change: Substitution) -> bool:
-    """Return whether one text gives two values and the other one value ("to A and B", "from B"), or
-    one is about going to a place and the other about coming from another. Both may then be true.
+    """Return whether only one text gives two values ("to A and B", "from B"), or whether one text
+    is about going to a place and the other about coming from one. Both may then be true.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):

@@ -183,8 +183,8 @@ def _spell_out(text: str, codes: Sequence[str]) -> str:
 
 
 def _dial(number: re.Match[str]) -> str:
-    """Return a phone number or other long number in its standard form: `+` and digits, or with
-    hyphens instead of spaces.
+    """Return a long number in its standard form. An international phone number becomes `+` and
+    digits; in other numbers, hyphens replace the spaces.
     """
     if number[1]:
         digits = re.sub(r"\D", "", number[0])
