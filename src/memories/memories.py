@@ -492,9 +492,9 @@ class Memories:
             to: The target namespace.
 
         Raises:
-            NotFound: One of the memories doesn't exist; none was moved.
+            NotFound: One of the memories doesn't exist; nothing was moved.
             RequestError: A memory is in a different namespace, or the target namespace has another
-                memory with its id or key; none was moved.
+                memory with its id or key; nothing was moved.
             InvalidInput: The target namespace is invalid, or is your own.
         """
         from memories.transfer.moves import move

@@ -351,7 +351,7 @@ def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestCli
     for version in ("1", "7"):  # one that was current, and one that never was
         stale = owner.patch(path, json={"content": "x"}, headers={"if-match": f'"{version}"'})
         assert stale.json()["detail"] == (
-            "If-Match does not name the memory's version, which is 2; read it again"
+            "If-Match is not the memory's version, which is 2; read the memory again"
         )
     assert owner.get(path).json()["content"] == "Deploys happen on Thursdays"
     assert (

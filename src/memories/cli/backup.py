@@ -148,7 +148,7 @@ def doctor(config: "Config", deep: bool, fix: bool, secrets: bool, salvage: str 
     from memories.transfer.doctor import salvage as run_salvage
 
     if fix and salvage is not None:
-        raise InvalidInput("--fix and --salvage can't be combined; salvage first")
+        raise InvalidInput("--fix and --salvage can't be combined; run --salvage first")
     if secrets and (fix or salvage is not None):
         raise InvalidInput(
             "--secrets only finds secrets; run it without --fix and --salvage, and erase each "

@@ -313,8 +313,7 @@ def _change_tags(
         raise InvalidInput(f'"{shown(verb)}" does not change tags; use {changes}')
     if "written_by" in filters or "trust" in filters:
         raise InvalidInput(
-            "to change only the tags of one writer's memories, use an expression: "
-            "--where 'by = NAME'"
+            "to change tags only in one writer's memories, use an expression: --where 'by = NAME'"
         )
     if "as_of" in filters:
         raise InvalidInput("the past can't be changed; omit --as-of")

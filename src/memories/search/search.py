@@ -265,7 +265,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run_request(store: Store, request: SearchRequest) -> SearchResult:
-    """Return ranked candidates; if none is a hit, search again for the function words only."""
+    """Return ranked candidates. If there are no hits, search again by function words only."""
     query = request.query
     gathered, ranking = _gather_and_rank(store, request)
     if request.rank_by == "relevance":

@@ -84,7 +84,7 @@ def move(
             versions += records
             new += [record for record in records if record.ref not in copies]
         for description in describe_taken_keys(store, new, into):
-            raise RequestError(f"{into} already has {description}; none was moved")
+            raise RequestError(f"{into} already has {description}; nothing was moved")
         append_copies(store, new, into, with_vectors=embedder is not None)
         reinforcements = _copy_reinforcements(store, namespace, groups, into)
         settle_links(store, into, groups)
@@ -141,7 +141,7 @@ def _read(store: Store, where: Filter) -> list[Record]:
     if len(records) != len(store.refs(where)):
         raise StoreDamaged(
             f"{where.group} has damaged versions, which a move would lose; see memory doctor; "
-            "none was moved"
+            "nothing was moved"
         )
     return records
 

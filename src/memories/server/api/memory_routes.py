@@ -300,7 +300,7 @@ def _refuse_other_version(call: Call, allowed: Sequence[int]) -> None:
     version = call.memories.history(call.id).versions[-1].version
     if version not in allowed:
         raise Refused(
-            412, f"If-Match does not name the memory's version, which is {version}; read it again"
+            412, f"If-Match is not the memory's version, which is {version}; read the memory again"
         )
 
 

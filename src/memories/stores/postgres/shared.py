@@ -238,7 +238,7 @@ class LogListener:
                     self._listen(connection)
             except (psycopg.Error, MemoriesError) as exc:
                 _log.info(
-                    "no notifications of writes to %s, polling instead: %s",
+                    "polling for writes to %s, because notifications don't arrive: %s",
                     self._server.masked_url,
                     type(exc).__name__,
                 )

@@ -114,7 +114,7 @@ def find_best(
 def score_exactly(
     db: Transaction, probe: Probe | None, selected: Selection, seqs: Sequence[int]
 ) -> Scores:
-    """Return the exact score of each of these records that has vectors."""
+    """Return the exact scores of these records; records without vectors are left out."""
     if probe is None or not seqs:
         return {}
     among, values = one_of("v.namespace", selected.namespaces)
@@ -128,7 +128,7 @@ def score_exactly(
 def read(
     db: Transaction, vectors: Vectors, seqs: Mapping[Ref, int]
 ) -> "dict[Ref, NDArray[np.float32]]":
-    """Return the vectors of each of these records that has any."""
+    """Return the vectors of these records; records without vectors are left out."""
     import numpy as np
 
     refs = {seq: ref for ref, seq in seqs.items()}

@@ -422,9 +422,9 @@ class SQLiteFile:
     def _refuse_changed_parts(self) -> None:
         """Refuse to continue if the file, its log or its shared memory was removed or replaced.
 
-        SQLite would continue with the ones that it has opened, but no other process sees these, and
-        they disappear when they are closed. Other Memories processes never remove a log while this
-        process has a connection.
+        SQLite would continue with the files that it has open. But other processes can't see them,
+        and they disappear when they are closed. Other Memories processes never remove a log while
+        this process has a connection.
         """
         with self._opened_lock:  # closing the last connection removes the log
             if self._seen[0] is None:

@@ -260,7 +260,7 @@ def stage(
 
 
 def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
-    """Replace the vectors in use with the staged ones, and build the blocks of these.
+    """Replace the vectors in use with the staged ones, and build the blocks of the new vectors.
 
     Only damaged records may lack staged vectors.
 

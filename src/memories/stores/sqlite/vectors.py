@@ -77,8 +77,8 @@ class _Blocks(NamedTuple):
     Attributes:
         hi: The `seq` of the last window.
         windows: The windows.
-        labelled: For each label, the `seq` up to which windows with it were looked up, and the
-            indexes of these windows.
+        labelled: For each label, the last `seq` that was looked up, and the indexes of the windows
+            with this label.
     """
 
     hi: int
@@ -305,7 +305,7 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Return the scores of those of the `seqs` whose records are selected, from their codes.
+        """Score the selected records among `seqs` by their codes.
 
         If the filter has only namespaces and labels, which were already checked, nearly all records
         match. In that case, only about the `k` best are looked up and returned.
