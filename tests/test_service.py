@@ -121,7 +121,7 @@ def test_a_memory_can_be_created_updated_deleted_restored_and_forgotten(
     assert (changed.created_at, changed.updated_at) == (START, START + DAY)
     clock.move()
     assert memories.delete(memory.id).deleted
-    with pytest.raises(NotFound, match=r"^Memory not found$"):
+    with pytest.raises(NotFound, match=r"^Memory not found: it was deleted; to restore it"):
         memories.get(memory.id)
     with pytest.raises(NotFound):
         memories.delete(memory.id)

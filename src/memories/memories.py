@@ -441,11 +441,12 @@ class Memories:
             RequestError: The memory is neither deleted nor superseded (with `version`, it isn't
                 current), or another memory now has its key.
         """
-        from memories.write import change
+        from memories.write import change, similar
 
         lookup, embedder, now = self._lookup, self.embedder, self._now()
         if version is None:
-            return self._memory(change.restore(lookup, embedder, memory_id, now))
+            restored = change.restore(lookup, embedder, memory_id, now)
+            return similar.to_memory_with_twin(self._writer(), restored)
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
@@ -628,8 +629,7 @@ class Memories:
         now = self._now()
         selector = None if where is None else self._selector(where, any_state=True, now=now)
         lookup = self._lookup._replace(store=self._store.keeping_origins())
-        rollback = Rollback.of(lookup, to, now, selector)
-        return rollback.run(self.embedder, dry_run=dry_run)
+        return Rollback.of(lookup, to, now, selector).run(self.embedder, dry_run=dry_run)
 
     # --- conversations ---
 

@@ -153,6 +153,8 @@ class Memory:
         corrected_by: The id of the memory that corrects it; searches show that one first.
         current_again: In the result of a change: the ids of the memories that are current again,
             because the change ended the links to their corrections.
+        same_as: In the result of `Memories.restore`: the id of another current memory with the same
+            text, if any.
         data: A JSON object that a program stores with it, as text. It is removed if the content
             changes, unless a new object is given.
         pinned: Whether it stays in the scratchpad of its namespace.
@@ -200,6 +202,7 @@ class Memory:
     verdict: Verdict | None = None
     also_corrects: tuple[str, ...] = ()
     current_again: tuple[str, ...] = ()
+    same_as: str | None = None
 
 
 def corrected_ids(memory: "Memory | History") -> tuple[str, ...]:

@@ -479,7 +479,6 @@ def test_delete_hides_a_memory_and_restore_brings_it_back(
     memory_id = stored("Deploys are frozen", "--project", "shop")
     answer = memory("delete", memory_id)
     assert (answer.code, answer.json) == (0, {"id": memory_id, "deleted": True})
-    assert memory("get", memory_id).error == "Memory not found"
     assert memory("search", "deploys frozen").json == {"results": [], "count": 0}
     assert memory("list").json["count"] == 0
     assert memory("tags").json == {"keys": []}
@@ -496,13 +495,40 @@ def test_delete_hides_a_memory_and_restore_brings_it_back(
 
 
 @pytest.mark.parametrize("command", ["get", "reinforce", "delete", "update"])
-def test_deleted_memories_are_not_found(
+def test_deleted_memories_are_not_found_and_can_be_restored(
     memory: Command, stored: Callable[..., str], command: str
 ) -> None:
     memory_id = stored("content")
     memory("delete", memory_id)
     answer = memory(command, memory_id, *(["new"] if command == "update" else []))
-    assert (answer.code, answer.error) == (1, "Memory not found")
+    advice = f"it was deleted; to restore it, run: memory restore {memory_id}"
+    assert (answer.code, answer.error) == (1, f"Memory not found: {advice}")
+
+
+def test_a_memory_deleted_in_shared_is_restored_there(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    memory_id = stored("content")
+    memory("delete", memory_id)
+    error = memory("get", memory_id, "-n", "alice").error
+    assert error.endswith(f"run: memory restore {memory_id} -n shared")
+    assert memory(*error.rpartition("run: memory ")[2].split()).json["id"] == memory_id
+
+
+def test_restore_names_a_current_memory_with_the_same_text(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    old = stored("Deploys run on Fridays")
+    memory("delete", old)
+    new = stored("Deploys run on Fridays.")
+    answer = memory("restore", old)
+    hint = f"memory {new} says the same thing; delete one of them"
+    assert (answer.code, answer.json["hint"]) == (0, hint)
+    memory("delete", old)
+    assert hint in " ".join(memory("restore", old, "--format", "text").out.split())
+    memory("delete", new)
+    memory("delete", old)
+    assert "hint" not in memory("restore", old).json
 
 
 @pytest.mark.parametrize(

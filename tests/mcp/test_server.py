@@ -216,6 +216,16 @@ def test_a_memory_is_created_changed_deleted_and_restored(
     assert memories.get(known).content == "Deploys happen on Thursdays"
 
 
+def test_a_deleted_memory_and_a_restored_repetition_are_reported(modern: Agent) -> None:
+    old = modern.call("create_memory", content="Deploys run on Fridays")["id"]
+    modern.call("delete_memory", id=old)
+    error = modern.error_of("update_memory", id=old, content="Deploys run on Mondays")
+    assert error.startswith("Memory not found: it was deleted; to restore it, run: memory restore ")
+    new = modern.call("create_memory", content="Deploys run on Fridays")["id"]
+    hint = modern.call("restore_memory", id=old)["hint"]
+    assert hint.startswith(f"memory {new}") and "says the same thing; delete one of them" in hint
+
+
 def test_every_answer_names_memories_by_their_short_ids(modern: Agent, memories: Memories) -> None:
     older, newer = (
         modern.call("create_memory", content=f"The API listens on port {port}")["id"]

@@ -364,6 +364,17 @@ def test_if_match_restricts_a_change_to_the_version_that_was_read(owner: TestCli
     assert owner.post(f"{path}/restore", json={}, headers={"if-match": "*"}).status_code == 200
 
 
+def test_restore_names_a_current_memory_with_the_same_text(owner: TestClient) -> None:
+    old = owner.post("/api/memories", json={"content": "Ports are open"}).json()["id"]
+    owner.delete(f"/api/memories/{old}")
+    new = owner.post("/api/memories", json={"content": "Ports are open"}).json()["id"]
+    refused = owner.get(f"/api/memories/{old}")
+    advice = f"it was deleted; to restore it, run: memory restore {old}"
+    assert (refused.status_code, refused.json()["detail"]) == (404, f"Memory not found: {advice}")
+    answer = owner.post(f"/api/memories/{old}/restore", json={})
+    assert answer.json()["hint"] == f"memory {new} says the same thing; delete one of them"
+
+
 # --- idempotency keys
 
 

@@ -167,6 +167,7 @@ MEMORY = (
     ),
     Field("corrected_by", "text", "The id of the memory that corrects it.", None, "corrected by"),
     Field("current_again", "texts", "The ids of memories that a change made current again.", []),
+    Field("same_as", "text", "After a restore: another current memory with the same text.", None),
     Field("source", "text", "The conversation or turn that it comes from.", None),
     Field("deleted", "flag", "Whether it was deleted.", False),
     Field("access_count", "whole", "About how often it was read.", 0),

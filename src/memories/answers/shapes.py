@@ -174,6 +174,8 @@ def change_hint(
         parts.append(f"{before.corrected_by} no longer corrects this memory")
     elif lost:
         parts.append(lost)
+    if record.same_as is not None:
+        parts.append(f"memory {record.same_as} says the same thing; delete one of them")
     named = " ".join([record.id, *parts])
     parts += describe_current_again(name for name in record.current_again if name not in named)
     return "; ".join(parts)

@@ -452,8 +452,10 @@ class Tools:
 
     def restore_memory(self, id: str, *, caller: Caller) -> CallToolResult:  # noqa: A002
         """Bring back a memory that was deleted or replaced."""
+        before = self.memories.truth.peek(id)
         memory = self._written_by(caller).restore(id)
-        return _change_result(memory, version=memory.version)
+        hint = shapes.change_hint(before, memory, confirm=CONFIRM)
+        return _change_result(memory, version=memory.version, hint=hint or None)
 
     def add_turns(
         self, conversation: str, turns: list[Message], *, caller: Caller

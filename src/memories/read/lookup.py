@@ -108,11 +108,17 @@ class Lookup(NamedTuple):
             StoreDamaged: The latest version is damaged.
         """
         group = self.resolve_id(memory_id)
+        reason = ""
         for namespace in self.readable:
             latest = self._latest(namespace, group)
-            if latest is not None and (deleted or latest.ended_by != "delete"):
+            if latest is None:
+                continue
+            if deleted or latest.ended_by != "delete":
                 return latest
-        raise NotFound("Memory not found")
+            option = "" if namespace == self.namespace else f" -n {namespace}"
+            advice = f"to restore it, run: memory restore {group}{option}"
+            reason = reason or f": it was deleted; {advice}"
+        raise NotFound(f"Memory not found{reason}")
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
         """Return the latest version of a memory in the caller's own namespace, which is the only

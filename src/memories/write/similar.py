@@ -167,6 +167,19 @@ def find_similar_to(writer: Writer, record: Record, vectors: Any) -> Comparison:
     return find_similar(writer, draft, vectors)
 
 
+def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
+    """Return a restored memory with the id of another current memory with the same text, if any.
+
+    A memory that awaits review is compared when it is accepted.
+    """
+    memory = writer.to_memory(record)
+    if memory.pending:
+        return memory
+    vectors = read_vectors(writer, [record]).get(record.ref)
+    same = find_similar_to(writer, record, vectors).same
+    return memory if same is None else replace(memory, same_as=same.ref.group)
+
+
 def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]:
     """Return the vectors of stored memories, for comparing them; empty without an embedder."""
     if writer.embedder is None:

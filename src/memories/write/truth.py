@@ -106,13 +106,14 @@ class Truth:
         return propose(self._writer, dry_run=dry_run, choose=choose)
 
     def peek(self, memory_id: str) -> Memory:
-        """Return a live memory. Unlike `Memories.get`, this doesn't count as a read.
+        """Return your own memory, even if it was deleted. Unlike `Memories.get`, this doesn't count
+        as a read.
 
         Raises:
-            NotFound: There is no such memory, or it was deleted.
-            RequestError: Another memory has replaced this one.
+            NotFound: There is no such memory.
+            RequestError: Only another namespace has the memory.
         """
-        return self._writer.to_memory(self._writer.lookup.find_live(memory_id))
+        return self._writer.to_memory(self._writer.lookup.find_own(memory_id, deleted=True))
 
     def confirm(
         self,
