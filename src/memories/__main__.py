@@ -116,7 +116,7 @@ def run_for_client(
         return 0, ""
     from memories.cli import options, output
 
-    options.OPEN_MEMORY.set(open_memories)
+    options.OPEN_MEMORIES.set(open_memories)
     options.CREATE_ID.set(create_id)
     code = run(arguments)
     return code, output.change() or ""

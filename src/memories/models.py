@@ -134,8 +134,8 @@ class Memory:
         version: The number of its latest version, which is also the number of versions.
         key: Its stable key, if it has one. Creating a memory with the same key adds a version to
             this one.
-        supersedes: The id of the memory that it replaced.
-        superseded_by: The id of the memory that replaced it; searches find only that one.
+        supersedes: The id of the memory that it superseded.
+        superseded_by: The id of the memory that superseded it; searches find only that one.
         deleted: Whether it was deleted. A deleted memory can be restored.
         access_count: Approximately how many times it was read.
         source: The conversation or turn (such as `standup#3`) that it was made from, if that was
@@ -271,8 +271,8 @@ class History(NamedTuple):
     """All versions of a memory, oldest first, and its links to other memories.
 
     Attributes:
-        supersedes: The memory that it replaced.
-        superseded_by: The memory that replaced it.
+        supersedes: The memory that it superseded.
+        superseded_by: The memory that superseded it.
         pending: Whether it awaits review.
         corrects: The memory that it corrects.
         corrected_by: The memory that corrects it.

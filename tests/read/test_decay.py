@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memories.models import DecayPolicy
-from memories.read.versions import compute_confidence, reference_time
+from memories.read.versions import compute_decay, reference_time
 from memories.settings import HalfLife
 
 NOW = datetime(2026, 2, 21, 10, tzinfo=UTC)
@@ -15,7 +15,7 @@ FADING = [DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE]
 
 def confidence(policy: DecayPolicy, hours: float, half_life: float = HALF_LIFE) -> float:
     """Return the confidence of a memory after some hours."""
-    return compute_confidence(policy, NOW - timedelta(hours=hours), NOW, half_life)
+    return compute_decay(policy, NOW - timedelta(hours=hours), NOW, half_life)
 
 
 @pytest.mark.parametrize("hours", [0, 1, 720, 100_000, -5])
@@ -58,7 +58,7 @@ def test_times_in_different_zones_are_compared() -> None:
     from datetime import timezone
 
     elsewhere = (NOW - timedelta(hours=360)).astimezone(timezone(timedelta(hours=9)))
-    assert compute_confidence(DecayPolicy.CONTEXTUAL, elsewhere, NOW, HALF_LIFE) == 0.5
+    assert compute_decay(DecayPolicy.CONTEXTUAL, elsewhere, NOW, HALF_LIFE) == 0.5
 
 
 @pytest.mark.parametrize("policy", list(DecayPolicy))

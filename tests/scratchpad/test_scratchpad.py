@@ -137,7 +137,7 @@ def test_entries_are_ordered_by_the_age_and_use_factor_of_a_search() -> None:
     )
     assert sort_entries([old, new], now, Relevance()) == [new, old]
     assert sort_entries([new, read], now, Relevance()) == [read, new]
-    assert sort_entries([new, read], now, Relevance(most_boost=1.0)) == [new, read]
+    assert sort_entries([new, read], now, Relevance(max_boost=1.0)) == [new, read]
     assert sort_entries([new, read], now, Relevance(decay_rate=1.0)) == [new, read]
 
 

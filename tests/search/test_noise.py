@@ -41,7 +41,7 @@ def test_nonsense_finds_nothing_in_a_long_text(scope: str, memories: Memories) -
 
 
 def test_a_long_text_is_read_at_its_beginning_and_around_the_words() -> None:
-    start = noise._EXAMINED
+    start = noise._HEAD_LENGTH
     plain = "x" * start
     assert noise._excerpt(plain, ["x"]) is plain
     near = noise._excerpt(f"{plain}y", ["y", "z"])

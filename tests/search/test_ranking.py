@@ -132,7 +132,7 @@ def test_age_reduces_only_the_score_above_that_of_an_unrelated_text() -> None:
 def test_reads_only_break_ties() -> None:
     assert order(found(), found(accesses=5)) == [1, 0]
     assert order(found(0.6), found(0.5, accesses=1_000_000)) == [0, 1]
-    assert only(found(accesses=1_000_000)).boost == Relevance().most_boost
+    assert only(found(accesses=1_000_000)).boost == Relevance().max_boost
 
 
 def test_age_never_hides_a_better_answer() -> None:

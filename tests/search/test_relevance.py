@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from memories import Memories
 from memories.models import DecayPolicy
 from memories.search.relevance import (
-    FRESH,
     NORMAL,
+    READ_AND_FRESH,
     STALE,
     Relevance,
     boost,
@@ -57,7 +57,7 @@ def test_the_age_factor_has_a_lower_bound(fresh: float, used: float, least: floa
 
 @pytest.mark.parametrize(
     ("fresh", "accesses", "expected"),
-    [(1.0, 1, FRESH), (0.8, 1, FRESH), (0.79, 1, NORMAL), (1.0, 0, NORMAL), (0.5, 0, NORMAL), (0.49, 0, STALE),
+    [(1.0, 1, READ_AND_FRESH), (0.8, 1, READ_AND_FRESH), (0.79, 1, NORMAL), (1.0, 0, NORMAL), (0.5, 0, NORMAL), (0.49, 0, STALE),
      (0.01, 1, NORMAL)],
 )  # fmt: skip
 def test_staleness_depends_on_freshness_and_reads(

@@ -48,7 +48,7 @@ def current(memories: Memories) -> dict[str, Record]:
 def links(memories: Memories) -> dict[str, tuple[set[str], str | None]]:
     """Return the stored links of the current memories: what each corrects, and its correction."""
     return {
-        name: (set(record.names("corrects")), record.fields.get("corrected_by"))
+        name: (set(record.read_list("corrects")), record.fields.get("corrected_by"))
         for name, record in current(memories).items()
     }
 

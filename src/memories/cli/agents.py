@@ -69,7 +69,7 @@ def scratchpad() -> None:
 
 @scratchpad.command(epilog="memory scratchpad show -n bob --refresh")
 @option("--refresh", is_flag=True, help="Update the file from the store first.")
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def show(memories: "Memories", refresh: bool) -> int:
     """Show the scratchpad, pinned memories first.
 
@@ -90,7 +90,7 @@ def show(memories: "Memories", refresh: bool) -> int:
     epilog="memory scratchpad pin 01a1fdf1-92cd-72f2\nmemory scratchpad pin --key user/editor"
 )
 @named_options
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def pin(memories: "Memories", selection: SelectedMemories) -> int:
     """Keep a memory in the scratchpad.
 
@@ -103,7 +103,7 @@ def pin(memories: "Memories", selection: SelectedMemories) -> int:
 
 @scratchpad.command(epilog="memory scratchpad unpin 01a1fdf1-92cd-72f2")
 @named_options
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def unpin(memories: "Memories", selection: SelectedMemories) -> int:
     """Stop keeping a memory in the scratchpad.
 
@@ -115,7 +115,7 @@ def unpin(memories: "Memories", selection: SelectedMemories) -> int:
 
 
 @scratchpad.command(epilog="memory scratchpad edit -n bob")
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def edit(memories: "Memories") -> int:
     """Edit the scratchpad in your editor.
 
@@ -148,7 +148,7 @@ def edit(memories: "Memories") -> int:
 
 
 @scratchpad.command(epilog="memory scratchpad rebuild -n bob")
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def rebuild(memories: "Memories") -> None:
     """Rebuild the scratchpad from the store.
 
@@ -263,7 +263,7 @@ def _build_session_block(
     from memories.anchors.judge import Judge, cache_of
     from memories.guard.origin import roots
     from memories.identity.place import here
-    from memories.identity.session_block import build_for_request, render
+    from memories.identity.session_block import build_for_request, build_from_scratchpad
     from memories.scratchpad.hot_tier import read_up_to_date
 
     namespaces = [config.namespace]
@@ -273,7 +273,7 @@ def _build_session_block(
     content = read_up_to_date(config, tuple(namespaces), now)
     if content is not None:
         judge = Judge(roots(here(config)), cache_of(config.home, config.namespace))
-        return render(wanted, content.with_verdicts(judge, now))
+        return build_from_scratchpad(wanted, content.with_verdicts(judge, now))
     with open_memories(config, shared=shared) as memories:
         return build_for_request(memories, wanted)
 

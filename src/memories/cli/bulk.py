@@ -292,7 +292,7 @@ def _undo(affected: "Affected") -> str | None:
 @where_option
 @dry_run_option
 @show_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def rollback(
     memories: "Memories", to: str, where: str | None, dry_run: bool, show: str | None
 ) -> int:

@@ -85,7 +85,7 @@ def _parse_action(
 @as_of_option
 @dry_run_option
 @unasked_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def namespaces(
     memories: "Memories", words: Sequence[str], as_of: str | None, dry_run: bool, yes: bool
 ) -> int:
@@ -263,7 +263,7 @@ def _dimension(store: "Store") -> int | None:
 )
 @named_options
 @option("--to", metavar="NAMESPACE", required=True, help="The namespace to move the memories to.")
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def move(memories: "Memories", selection: SelectedMemories, to: str) -> None:
     """Move memories to another namespace.
 
@@ -294,7 +294,7 @@ def move(memories: "Memories", selection: SelectedMemories, to: str) -> None:
 @click.argument("words", nargs=-1, metavar="[ACTION NAME...]")
 @dry_run_option
 @show_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def projects(memories: "Memories", words: Sequence[str], dry_run: bool, show: str | None) -> int:
     """List the projects, their other names and their folders.
 

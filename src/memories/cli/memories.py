@@ -107,7 +107,7 @@ def _field_options(group: str, names: Iterable[str], **helps: str) -> Decorator:
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @no_redact_option
 @tag_options
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def create(
     memories: "Memories",
     content: str | None,
@@ -199,7 +199,7 @@ def _describe(created: "Created", *, force: bool) -> tuple[str, str]:
     help="The ID of a memory that this one does not correct after all; both stay current.",
 )  # fmt: skip
 @no_redact_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def update(
     memories: "Memories",
     memory_id: str,
@@ -237,7 +237,7 @@ def update(
 
 @command(epilog="memory reinforce 01a1fdf1-92cd-72f2\nmemory reinforce --key team/commits")
 @named_options
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def reinforce(memories: "Memories", selection: SelectedMemories) -> int:
     """Restart the decay of a reinforceable memory.
 
@@ -259,7 +259,7 @@ def reinforce(memories: "Memories", selection: SelectedMemories) -> int:
 @where_option
 @dry_run_option
 @show_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def delete(
     memories: "Memories",
     ids: Sequence[str],
@@ -308,7 +308,7 @@ def _deletion(memories: "Memories", memory: "Memory") -> str:
     "--replace", is_flag=True,
     help="With FILE: move the existing store aside; the output contains its new path.",
 )  # fmt: skip
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def restore(memories: "Memories", names: Sequence[str], version: int | None, replace: bool) -> int:
     """Restore a deleted memory, or an entire store from a backup.
 
@@ -357,7 +357,7 @@ def _is_file(name: str) -> bool:
 @dry_run_option
 @unasked_option
 @show_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def forget(
     memories: "Memories",
     ids: Sequence[str],
@@ -421,7 +421,7 @@ def _question(memories: "Memories", ids: Sequence[str]) -> str:
 )
 @one_named_option
 @no_redact_option
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def edit(memories: "Memories", selection: SelectedMemories, no_redact: bool) -> None:
     """Edit a memory in your editor; saving adds a version.
 
@@ -471,7 +471,7 @@ def emit_memory(memories: "Memories", memory: "Memory") -> None:
 @named_options
 @anchor_option
 @valid_until_option()
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def confirm_(memories: "Memories", selection: SelectedMemories, evidence: Mapping[str, Any]) -> int:
     """Confirm that a memory is still true; adds a version.
 

@@ -38,11 +38,11 @@ _COMPLETED = {
     "conversation": "conversations", "key": "keys", "project": "project", "supersedes": "ids",
 }  # fmt: skip
 
-# The function that opens a run's memory, and the id for the memory that `create` stores. `__main__`
-# sets both if it runs a command for a client, and only the id if a server's response was lost and
-# the command is run again here. Because of this id, a command that runs twice stores only one
-# memory.
-OPEN_MEMORY: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
+# The function that opens a run's `Memories`, and the id for the memory that `create` stores.
+# `__main__` sets both if it runs a command for a client, and only the id if a server's response was
+# lost and the command is run again here. Because of this id, a command that runs twice stores
+# only one memory.
+OPEN_MEMORIES: "ContextVar[Callable[[Config, bool], Memories] | None]" = ContextVar(
     "open_memories", default=None
 )
 CREATE_ID: ContextVar[str] = ContextVar("create_id", default="")
@@ -112,23 +112,24 @@ def with_settings(*options: Decorator) -> Decorator:
     return decorate
 
 
-def with_memories(*, reads: bool, selects: bool = False) -> Decorator:
+def with_memories(*, reads_shared: bool, selects: bool = False) -> Decorator:
     """Return a decorator that adds the options for output, namespace and store, and passes a
     `Memories` as the first argument.
 
     Args:
-        reads: Whether the command looks up memories; if so, it also gets `--no-shared`.
+        reads_shared: Whether the command also reads the memories in `shared`; if so, it gets
+            `--no-shared`, and a note if the store is missing.
         selects: Whether to pass the memories of `named_options` as `selection`.
     """
     options = [namespace_option, store_option, format_option]
-    if reads:
+    if reads_shared:
         options.insert(1, no_shared_option)
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @with_settings(*options)
         @functools.wraps(command)
         def run_with_memories(config: "Config", no_shared: bool = False, **arguments: Any) -> Any:
-            is_named = reads and config.sources["store"] != "default"
+            is_named = reads_shared and config.sources["store"] != "default"
             path = local_path(config.store) if is_named else None
             was_missing = path is not None and not os.path.lexists(path)
             with open_memories(config, shared=not no_shared) as memories:
@@ -153,7 +154,7 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
     config = load_config({"format": output, "namespace": namespace, "store": store}, tell=note)
     configure(config)
     # In a server, a command must not change the log level of other commands.
-    if config.log_level == "DEBUG" and OPEN_MEMORY.get() is None:
+    if config.log_level == "DEBUG" and OPEN_MEMORIES.get() is None:
         from memories.core import logs
 
         logs.enable(config.log_level)
@@ -162,9 +163,9 @@ def load_settings(output: str | None, namespace: str | None, store: str | None) 
     return config
 
 
-def make_memory(config: "Config", *, shared: bool) -> "Memories":
+def make_memories(config: "Config", *, shared: bool) -> "Memories":
     """Return this run's `Memories`; in a server, it uses the store that the server has opened."""
-    opener = OPEN_MEMORY.get()
+    opener = OPEN_MEMORIES.get()
     if opener is not None:
         return opener(config, shared)
     from memories.identity.place import here
@@ -175,11 +176,11 @@ def make_memory(config: "Config", *, shared: bool) -> "Memories":
 
 @contextlib.contextmanager
 def open_memories(config: "Config", *, shared: bool) -> "Iterator[Memories]":
-    """Open this run's memory, and store the edits made in its scratchpad file.
+    """Open this run's `Memories`, and store the edits made in its scratchpad file.
 
     Damaged records and the stored edits are reported.
     """
-    with make_memory(config, shared=shared) as memories:
+    with make_memories(config, shared=shared) as memories:
         watch(memories.damaged)
         for sentence in memories.apply_edits():
             note(sentence)

@@ -107,7 +107,7 @@ def review() -> None:
 @limit_option
 @cursor_option
 @fields_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def list_(
     memories: "Memories",
     suspicious: bool,
@@ -169,7 +169,7 @@ def _render_page(page: Page, rivals: "Sequence[Rivals]") -> str:
 @option("--force", is_flag=True, help="Store them without comparing them with existing memories.")
 @_yes_option
 @dry_run_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def accept(
     memories: "Memories",
     ids: Sequence[str],
@@ -202,7 +202,7 @@ def accept(
 @option("--force", is_flag=True, help="Store it without comparing it with existing memories.")
 @_yes_option
 @dry_run_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def edit(
     memories: "Memories", memory_id: str, content: str | None, force: bool, yes: bool, dry_run: bool
 ) -> int:
@@ -240,7 +240,7 @@ def edit(
 @_suspicious_option
 @_yes_option
 @dry_run_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def reject(
     memories: "Memories",
     ids: Sequence[str],
@@ -475,7 +475,7 @@ def _single_keys() -> Iterator[Callable[[], str]]:
 
 @command(epilog="memory tidy --dry-run\nmemory tidy && memory review")
 @option("--dry-run", is_flag=True, help="Store nothing; only show the proposals.")
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def tidy(memories: "Memories", dry_run: bool) -> None:
     """Propose memories to delete, link or keep, for review.
 

@@ -59,7 +59,7 @@ _MAX_EXCERPT = 200  # maximum number of characters in the excerpt of a duplicate
     help="Show every candidate, its scores, and why it was left out.",
 )  # fmt: skip
 @fields_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def search(
     memories: "Memories", query: str, explain: bool, fields: str | None, filters: "SearchFilters"
 ) -> int:
@@ -94,7 +94,7 @@ def search(
 @named_options
 @as_of_option
 @fields_option
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def get(
     memories: "Memories", selection: SelectedMemories, as_of: str | None, fields: str | None
 ) -> int:
@@ -132,7 +132,7 @@ def get(
     "--diff", is_flag=True, section="Output", help="Show the changes in each version, word by word."
 )
 @fields_option
-@with_memories(reads=True, selects=True)
+@with_memories(reads_shared=True, selects=True)
 def history(
     memories: "Memories",
     selection: SelectedMemories,
@@ -238,7 +238,7 @@ def emit_fields(
 )  # fmt: skip
 @cursor_option
 @fields_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def list_(
     memories: "Memories", cursor: str | None, fields: str | None, filters: Mapping[str, Any]
 ) -> None:
@@ -267,7 +267,7 @@ def list_(
 @filtered_by("written_by", "trust", "as_of", "where")
 @dry_run_option
 @show_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def tags(
     memories: "Memories",
     words: Sequence[str],
@@ -354,7 +354,7 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
 @command(epilog="memory duplicates\nmemory duplicates --where 'since last week' --format compact")
 @where_option
 @limit_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def duplicates(memories: "Memories", where: str | None, limit: int | None) -> None:
     """Find memories that repeat older ones.
 
@@ -380,7 +380,7 @@ def _render_duplicates(memories: "Memories", groups: "Sequence[Repeat]") -> str:
 
 @command(epilog="memory verify --project .\nmemory verify || echo 'memories are out of date'")
 @filter_option("project")
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def verify(memories: "Memories", project: Sequence[str] | None) -> int:
     """Check memories against the files and code that they cite.
 

@@ -57,7 +57,7 @@ _MAX_WIDTH, _MIN_WIDTH = 100, 30
 
 
 @command(epilog="memory status\nmemory status --format text")
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def status(memories: "Memories") -> int:
     """Check that the store works, and show what it contains.
 
@@ -200,7 +200,7 @@ def trust(folder: str, revoke: bool, lists: bool, yes: bool, output: str | None)
 
 @command(epilog="memory stats\nmemory stats --since 7d --format text")
 @since_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def stats(memories: "Memories", since: str | None) -> None:
     """Show operations, their speed, and the most-read memories.
 
@@ -327,7 +327,7 @@ def _chart(per_day: Mapping[str, int], width: int) -> str:
         "head was rewritten or removed."
     ),
 )  # fmt: skip
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def log(
     memories: "Memories",
     memory_id: str | None,

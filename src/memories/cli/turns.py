@@ -89,7 +89,7 @@ def turns() -> None:
     help="The turn's id in the system it comes from; a turn with a known id is not added again.",
 )  # fmt: skip
 @no_redact_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def add(
     memories: "Memories",
     conversation: str,
@@ -205,7 +205,7 @@ def _describe(turns: "Sequence[Turn]") -> tuple[str, str]:
 )
 @_conversation_argument
 @_turn_filters
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) -> int:
     """Show the last turns of a conversation, oldest first.
 
@@ -227,7 +227,7 @@ def tail(memories: "Memories", conversation: str, filters: Mapping[str, Any]) ->
     help="The first turn to show, counted from 0. [default: 0]",
 )  # fmt: skip
 @_turn_filters
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def show(
     memories: "Memories", conversation: str, start: int | None, filters: Mapping[str, Any]
 ) -> int:
@@ -286,7 +286,7 @@ def _emit_turns(
 )
 @_turn_filters
 @cursor_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def list_(
     memories: "Memories", tag: Sequence[str], cursor: str | None, filters: Mapping[str, Any]
 ) -> int:
@@ -330,7 +330,7 @@ def list_(
 @_tags_option(section="Tags", help="A tag; may be repeated.")
 @remove_tag_option
 @no_redact_option
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def update(
     memories: "Memories",
     conversation: str,
@@ -364,7 +364,7 @@ def update(
 )  # fmt: skip
 @dry_run_option
 @unasked_option
-@with_memories(reads=False)
+@with_memories(reads_shared=False)
 def forget(
     memories: "Memories",
     conversation: str,
@@ -434,7 +434,7 @@ def forget(
     "--include-tool-turns", is_flag=True, group="include",
     help="Include turns with the roles tool and system.",
 )  # fmt: skip
-@with_memories(reads=True)
+@with_memories(reads_shared=True)
 def context(
     memories: "Memories",
     query: str,

@@ -1,5 +1,8 @@
-"""Pure functions that decide which turns and memories may enter a context automatically, and say
+"""Pure functions that decide which turns and memories may enter a context before a prompt, and say
 why the others may not.
+
+The session block has a stricter rule (`identity.session_block`): it also leaves out imported
+memories that nobody has accepted.
 """
 
 from collections import Counter

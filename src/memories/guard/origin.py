@@ -61,7 +61,7 @@ class Origin(NamedTuple):
         client: Name and version of the MCP client; None for other channels.
         user: The operating-system user.
         host: The name of the machine.
-        program: The version of this program.
+        program: The version of the program that wrote it, such as `0.1.0`.
         namespace: The writer's own namespace, even if it wrote to another one.
         branch: The git branch checked out where it was written, if any.
         import_id: The import that wrote it, if any. It is only written, as the label `IMPORT`.

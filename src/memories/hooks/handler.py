@@ -33,7 +33,7 @@ NOT_RECORDED = (
     "nothing is captured. Tell the user."
 )
 NOT_SWITCHED = "Memory was not switched on or off, because that can't be recorded: {reason}."
-RESUMED = "resumed"  # the inbox event recorded when a session switches memory on again
+SWITCHED_ON = "resumed"  # the inbox event recorded when a session switches memory on again
 # -P keeps Python from importing a folder `memories` in the agent's working folder.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
@@ -326,7 +326,8 @@ class EventHandler:
         def announce() -> None:
             """Send the session block and the notice about a missed recall, if there are any.
 
-            Nothing slow may happen before the notice is sent, because this hook may be killed too.
+            The notice includes the block from the moment that the block is built, below. Nothing
+            slow may happen before the notice is sent, because this hook may be killed too.
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})
@@ -348,7 +349,7 @@ class EventHandler:
         reason = ""
         if self.call.capture and self.state.off_for_session:
             # The flusher must skip the transcript up to here.
-            reason = files.try_write(lambda: self.capture(RESUMED))
+            reason = files.try_write(lambda: self.capture(SWITCHED_ON))
         if not wish.on:
             reason = reason or self._add_facts({session.OFF: True})
             if reason:

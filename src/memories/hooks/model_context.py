@@ -122,7 +122,7 @@ def find_situation(request: RecallRequest) -> Situation:
     """
     config = read_settings(request)
     project = _identify(request) if config.project_detection else None
-    has_tools = session.read(request.home, request.session).has_tools or is_served(
+    has_tools = session.read(request.home, request.session).has_tools or has_mcp_tools(
         request.session, request.folder
     )
     client = "mcp" if has_tools else "shell"
@@ -218,7 +218,9 @@ def build_block(request: RecallRequest, situation: Situation) -> session_block.S
     else:
         cache = cache_of(config.home, config.namespace)
         judge = Judge(situation.root_of, cache, HOOK_SECONDS)
-        block = session_block.render(wanted, scratchpad.with_verdicts(judge, datetime.now(UTC)))
+        block = session_block.build_from_scratchpad(
+            wanted, scratchpad.with_verdicts(judge, datetime.now(UTC))
+        )
     if keeps_context and not (block.entries or block.sessions):
         return block._replace(text="")
     return block
@@ -248,14 +250,14 @@ def _block_with_memories(
             return session_block.build_for_request(memories, wanted)
         scratchpad = memories.scratchpad_at_hand()
         if scratchpad is not None:
-            return session_block.render(wanted, scratchpad)
+            return session_block.build_from_scratchpad(wanted, scratchpad)
         scratchpad = memories.offline()
         if scratchpad is None:
             raise StoreUnreachable(NOT_ASKED)
-        return session_block.render(wanted, scratchpad, NOT_ASKED)
+        return session_block.build_from_scratchpad(wanted, scratchpad, NOT_ASKED)
 
 
-def is_served(session: str, folder: str) -> bool:
+def has_mcp_tools(session: str, folder: str) -> bool:
     """Return whether a session's host has the tools of the MCP server.
 
     `memory connect` always connects the server together with the hooks, and records this in a

@@ -358,13 +358,15 @@ class _GatedBackend(EngineBackend):
 
         Without the second search, other projects could crowd out this project's memories.
         """
-        everywhere = self.memories.find_candidates(query, limit=k, min_confidence=min_confidence)
+        of_all_projects = self.memories.find_candidates(
+            query, limit=k, min_confidence=min_confidence
+        )
         if not self.projects:
-            return [everywhere]
+            return [of_all_projects]
         in_project = self.memories.find_candidates(
             query, limit=k, min_confidence=min_confidence, project=self.projects
         )
-        return [everywhere, in_project]
+        return [of_all_projects, in_project]
 
     def _read(self, memory_id: str) -> Memory:
         """Return a memory as it is now; unlike `Memories.get`, this doesn't count as a read."""
@@ -420,8 +422,8 @@ class _GatedGateway(WithScratchpad):
         rated: list[Rated] = []
         for hit in hits:
             word_score = gate.estimate_word_score(hit.content, terms)
-            everywhere = is_global(hit.memory.tags)
-            rating = prompt_gate.rate(hit.content, None, word_score, is_global=everywhere)
+            is_global_memory = is_global(hit.memory.tags)
+            rating = prompt_gate.rate(hit.content, None, word_score, is_global=is_global_memory)
             rated.append(Rated(hit, rating))
         selected = _add_newer(_select(query_text, rated, self._projects), rated, None)
         return [entry.hit for entry in selected if not is_recall_off(entry.memory.tags)]
@@ -463,14 +465,14 @@ class _Rater:
         vectors, relation = self._vectors.get(ref), 0.0
         if self._relate is not None and vectors is not None:
             relation = self._relate(vectors)
-        everywhere = ref.collection is Collection.MEMORY and is_global(hit.memory.tags)
+        is_global_memory = ref.collection is Collection.MEMORY and is_global(hit.memory.tags)
         rating = self._gate.rate(
             hit.content,
             meaning,
             word_score,
             best=self._best,
             relation=relation,
-            is_global=everywhere,
+            is_global=is_global_memory,
         )
         return Rated(hit, rating, meaning, vectors)
 

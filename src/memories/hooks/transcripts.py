@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from memories.core.disk import read_file, replacing
 from memories.hooks import files, runs
-from memories.hooks.handler import RESUMED
+from memories.hooks.handler import SWITCHED_ON
 from memories.hooks.host_events import (
     SYSTEM_SOURCES,
     clean_prompt,
@@ -247,7 +247,7 @@ class _Sizes(NamedTuple):
             name, size = str(event.get("event")), int(event.get("size") or 0)
             sizes.setdefault(name, []).append(size)
         largest = max(map(max, sizes.values()))
-        resumed = max(sizes.get(RESUMED, [0]))
+        resumed = max(sizes.get(SWITCHED_ON, [0]))
         prompts = sizes.get("user-prompt")
         prompt = prompts[0] if prompts else None
         stopped = max(sizes.get("stop", ()), default=None)

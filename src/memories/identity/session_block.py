@@ -159,12 +159,12 @@ def build_for_request(memories: "Memories", request: BlockRequest) -> SessionBlo
     """Return the block that a request asks for; see `build_session_block`."""
     current = memories.scratchpad_at_hand()
     if current is not None:
-        return render(request, current)
+        return build_from_scratchpad(request, current)
     scratchpad, degraded = memories.ask_store(memories.scratchpad, memories.offline)
-    return render(request, scratchpad, degraded)
+    return build_from_scratchpad(request, scratchpad, degraded)
 
 
-def render(
+def build_from_scratchpad(
     request: BlockRequest, scratchpad: "Scratchpad", degraded: str | None = None
 ) -> SessionBlock:
     """Return a block with a scratchpad's memories; see `build_session_block`.
@@ -187,11 +187,11 @@ def render(
     omitted: dict[str, list[Entry]] = {}
     admitted = list(_admit(scratchpad.entries, request, omitted))
     names = _names_of(request.project)
-    *groups, far = _group_entries(admitted, names)
+    *groups, of_other_projects = _group_entries(admitted, names)
     if request.project is None:
-        groups.append(far)
-    elif far:
-        omitted["other_project"] = far
+        groups.append(of_other_projects)
+    elif of_other_projects:
+        omitted["other_project"] = of_other_projects
     ordered: list[Entry] = []
     by_writer: Counter[str] = Counter()
     for group in groups:
@@ -204,12 +204,12 @@ def render(
         omitted["in_context"] = repeated
         entries = list(filterfalse(request.is_in_context, entries))
         sessions = list(filterfalse(request.is_in_context, sessions))
-    page = _Layout(request, scratchpad.waiting, degraded is not None)
-    shown, shown_sessions = _fit(page, entries, sessions, request.budget)
+    layout = _Layout(request, scratchpad.waiting, degraded is not None)
+    shown, shown_sessions = _fit(layout, entries, sessions, request.budget)
     no_room = [entry for entry in (*entries, *sessions) if entry not in (*shown, *shown_sessions)]
     if no_room:
         omitted["no_room"] = no_room
-    text = page.render(shown, shown_sessions)
+    text = layout.render(shown, shown_sessions)
     return SessionBlock(
         text,
         tuple(shown),
@@ -245,7 +245,7 @@ def _admit(
             reason = "recall_off"
         elif is_expired(entry.verdict):
             reason = EXPIRED
-        elif _is_undecided(entry) and not (is_note and is_own):
+        elif _is_unaccepted(entry) and not (is_note and is_own):
             reason = "untrusted"
         elif entry.suspicious or any(map(find_marks, (entry.content, *entry.tags.values()))):
             reason = "suspicious"
@@ -255,7 +255,7 @@ def _admit(
             yield entry
 
 
-def _is_undecided(entry: Entry) -> bool:
+def _is_unaccepted(entry: Entry) -> bool:
     """Return whether a memory was captured or imported and has not been accepted."""
     return entry.trust in (CAPTURED, IMPORTED) and not entry.accepted
 
@@ -265,7 +265,7 @@ def _is_session(entry: Entry) -> bool:
 
     A pinned note is shown among the other memories, unless it was captured and not accepted.
     """
-    return entry.is_session and (not entry.pinned or _is_undecided(entry))
+    return entry.is_session and (not entry.pinned or _is_unaccepted(entry))
 
 
 def _group_entries(admitted: Sequence[Entry], projects: Sequence[str]) -> tuple[list[Entry], ...]:
@@ -279,21 +279,21 @@ def _group_entries(admitted: Sequence[Entry], projects: Sequence[str]) -> tuple[
     pinned: list[Entry] = []
     preferences: list[Entry] = []
     own: list[Entry] = []
-    near: list[Entry] = []
-    far: list[Entry] = []
+    others: list[Entry] = []
+    of_other_projects: list[Entry] = []
     for entry in admitted:
         group = group_of(entry, projects)
         if group == "pinned":
             pinned.append(entry)
         elif group == "other_project":
-            far.append(entry)
+            of_other_projects.append(entry)
         elif group == "preference" and len(preferences) < MAX_PREFERENCES:
             preferences.append(entry)
         elif group == "project":
             own.append(entry)
         elif group != "session":
-            near.append(entry)
-    groups = (pinned, preferences, own, near, far)
+            others.append(entry)
+    groups = (pinned, preferences, own, others, of_other_projects)
     return tuple(sorted(group, key=attrgetter("is_doubtful")) for group in groups)
 
 
@@ -346,17 +346,17 @@ def group_of(entry: Entry, projects: Collection[str]) -> str:
     Returns:
         `session`, `pinned`, `preference`, `project`, `everywhere` or `other_project`.
     """
-    is_near = entry.tags.get("project") in projects
+    is_of_project = entry.tags.get("project") in projects
     is_everywhere = "project" not in entry.tags or is_global(entry.tags)
     if _is_session(entry):
         return "session"
     if entry.pinned:
         return "pinned"
-    if not is_near and not is_everywhere:
+    if not is_of_project and not is_everywhere:
         return "other_project"
     if entry.is_preference:
         return "preference"
-    return "project" if is_near else "everywhere"
+    return "project" if is_of_project else "everywhere"
 
 
 def _choose_sessions(
@@ -375,7 +375,7 @@ def _choose_sessions(
 
 
 def _fit(
-    page: "_Layout", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
+    layout: "_Layout", entries: Sequence[Entry], sessions: Sequence[Entry], budget: int
 ) -> tuple[list[Entry], list[Entry]]:
     """Return the memories and session notes that fit.
 
@@ -384,10 +384,10 @@ def _fit(
     """
     shown, shown_sessions = list(entries), list(sessions)
     while shown or shown_sessions:
-        text = page.render(shown, shown_sessions)
+        text = layout.render(shown, shown_sessions)
         if len(text) <= MAX_CHARACTERS and _estimate_tokens(text) <= budget:
             break
-        long = [entry for entry in shown if page.length_of(entry) > MAX_CHARACTERS // 4]
+        long = [entry for entry in shown if layout.length_of(entry) > MAX_CHARACTERS // 4]
         if long:  # one very long memory must not displace many others
             shown.remove(long[-1])
         elif len(shown) > len(shown_sessions):

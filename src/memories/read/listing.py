@@ -68,7 +68,7 @@ class Listing(NamedTuple):
             limit: The maximum number of records.
             cursor: The cursor of this page; None for the first one.
             now: The time for which confidence is computed.
-            half_life_hours: See `read.versions.compute_confidence`.
+            half_life_hours: See `read.versions.compute_decay`.
 
         Raises:
             InvalidInput: A value is invalid.

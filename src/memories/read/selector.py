@@ -57,7 +57,7 @@ class Instant(NamedTuple):
 
     Attributes:
         now: The time from which "7d" counts back, and for which confidence is computed.
-        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_confidence`.
+        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_decay`.
         judge: Computes verdicts; None if expressions can't use verdicts.
     """
 

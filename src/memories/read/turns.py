@@ -126,8 +126,8 @@ def to_turn(record: Record) -> Turn:
         message_id=message_id,
         tags=labels,
         origin=origin_of(record.labels),
-        redacted=record.names("redacted"),
-        suspicious=record.names("suspicious"),
+        redacted=record.read_list("redacted"),
+        suspicious=record.read_list("suspicious"),
         parts=part_count,
         part=record.ref.position - start + 1 if part_count > 1 else None,
     )
@@ -184,7 +184,7 @@ def turn_of(parts: Sequence[Record]) -> Turn:
     turn = to_turn(join_parts(parts))
     if turn.parts == 1:
         return turn
-    suspicious = dict.fromkeys(rule for part in parts for rule in part.names("suspicious"))
+    suspicious = dict.fromkeys(rule for part in parts for rule in part.read_list("suspicious"))
     return replace(turn, part=None, suspicious=tuple(suspicious))
 
 

@@ -277,13 +277,13 @@ def to_memory(latest: Record, now: datetime, half_life_hours: float) -> Memory:
         origin=origin_of(latest.labels),
         pending=latest.ended_by == PENDING,
         **_acceptance(fields),
-        redacted=latest.names("redacted"),
-        suspicious=latest.names("suspicious"),
+        redacted=latest.read_list("redacted"),
+        suspicious=latest.read_list("suspicious"),
         source=fields.get("source"),
         data=fields.get("data"),
         corrects=next(iter(corrected), None),
         also_corrects=corrected[1:],
-        current_again=latest.names(CURRENT_AGAIN),
+        current_again=latest.read_list(CURRENT_AGAIN),
         corrected_by=None if has_ended else read_corrected_by(latest, now),
         pinned=PINNED in latest.labels,
         anchors=split_anchors(fields.get("anchors")),
@@ -352,7 +352,7 @@ def to_version(record: Record) -> Version:
         ended_by=record.ended_by,
         origin=origin_of(record.labels),
         **_acceptance(record.fields),
-        suspicious=record.names("suspicious"),
+        suspicious=record.read_list("suspicious"),
     )
 
 
@@ -373,7 +373,7 @@ def has_link(record: Record) -> bool:
 
 def read_corrects(record: Record, now: datetime) -> tuple[str, ...]:
     """Return the ids of the memories that a version corrects at a given time."""
-    return record.names("corrects") if _is_ahead(compute_correction_end(record), now) else ()
+    return record.read_list("corrects") if _is_ahead(compute_correction_end(record), now) else ()
 
 
 def compute_correction_end(record: Record) -> int | None:
@@ -466,7 +466,7 @@ def confidence(record: Record, now: datetime, half_life_hours: float) -> float:
     """Return the confidence in a version, 0 to 1: the declared confidence times the decay."""
     policy, decay = decay_policy(record), 1.0
     if policy is not DecayPolicy.STABLE:
-        decay = compute_confidence(policy, aging_from(record, now), now, half_life_hours)
+        decay = compute_decay(policy, aging_from(record, now), now, half_life_hours)
     return round(base_confidence(record) * decay, 4)
 
 
@@ -491,20 +491,20 @@ def half_life_of(policy: DecayPolicy, half_life_hours: float) -> float:
     return float(half_life_hours)
 
 
-def compute_confidence(
+def compute_decay(
     policy: DecayPolicy, reference_at: datetime, now: datetime, half_life_hours: float
 ) -> float:
-    """Return how current a memory is: 1.0 when fresh, falling linearly to 0.0.
+    """Return the factor by which age lowers a confidence: 1.0 when fresh, falling linearly to 0.0.
 
     The formula is from section 5.2 of the command's specification: `max(0, 1 - age / half_life)`,
-    rounded to four digits. Its half life is the time until the confidence is 0. A reference time in
-    the future, as after a clock was set back, counts as now.
+    rounded to four digits. Unlike in physics, its half life is the time until the factor is 0. A
+    reference time in the future, as after a clock was set back, counts as now.
 
     Args:
         policy: `stable` never decays.
         reference_at: The time at which aging began; see `reference_time`.
         now: The current time, or another time of interest.
-        half_life_hours: Hours until confidence is 0.0; greater than 0. A `HalfLife` may have a
+        half_life_hours: Hours until the factor is 0.0; greater than 0. A `HalfLife` may have a
             different value for this policy.
 
     Returns:

@@ -34,7 +34,7 @@ class EntryRules(NamedTuple):
     Attributes:
         size: Maximum number of entries.
         min_confidence: Minimum confidence for an entry to be shown.
-        half_life_hours: See `read.versions.compute_confidence`.
+        half_life_hours: See `read.versions.compute_decay`.
         relevance: How much age and use affect the order.
     """
 
@@ -148,8 +148,8 @@ def heat(entry: Entry, now: datetime, relevance: Relevance) -> float:
     """
     age_days = (now - parse_time(entry.written, now)).total_seconds() / _DAY_SECONDS
     freshness = fade(age_days, relevance.decay_rate)
-    use = boost(entry.uses, relevance.boost_rate, relevance.most_boost)
-    return factor(freshness, use, relevance.least_freshness)
+    use = boost(entry.uses, relevance.boost_rate, relevance.max_boost)
+    return factor(freshness, use, relevance.min_freshness)
 
 
 def sort_entries(entries: Iterable[Entry], now: datetime, relevance: Relevance) -> list[Entry]:

@@ -38,7 +38,7 @@ class Query(NamedTuple):
         now: When the question is asked, in the asker's time zone. "Yesterday" is relative to this
             time.
         judged_at: The time for which confidence and age are computed.
-        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_confidence`.
+        half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_decay`.
         embedder: Computes vectors; None to search by words only.
         vectors: The vectors computed so far, by text.
     """

@@ -22,10 +22,10 @@ MIN_COVERAGE = 0.5
 # are the same for every embedder.
 FAMILIAR_MARGIN = 1.65  # how far below the floor a query with familiar words may be
 MAX_GAP = 1.25  # largest gap between a hit of such a query and the best similarity
-MAX_EXAMINED = 10  # number of candidates whose texts are examined
+_MAX_TEXTS = 10  # number of candidates whose texts are examined
 # Number of characters examined at the beginning of each text. After them, only the text around the
 # query's words is examined.
-_EXAMINED = 20_000
+_HEAD_LENGTH = 20_000
 _AROUND = 100  # characters examined before and after each of the query's words
 _MAX_COUNT = 20_000  # maximum number of records to count; more would hardly raise the floor
 
@@ -138,7 +138,7 @@ def _largest_coverage(candidates: Sequence[Candidate], terms: Sequence[str]) -> 
     content_words = [term for term in terms if " " not in term and term not in STOP_WORDS]
     best_first = sorted(candidates, key=lambda candidate: -candidate.word_score)
     largest = 0.0
-    for candidate in best_first[:MAX_EXAMINED]:
+    for candidate in best_first[:_MAX_TEXTS]:
         if candidate.word_score <= 0:
             break
         excerpt = _excerpt(candidate.record.text, content_words)
@@ -152,10 +152,10 @@ def _excerpt(text: str, words: Sequence[str]) -> str:
     """Return the beginning of a text and, from the rest, an excerpt around each word's first
     occurrence.
     """
-    if len(text) <= _EXAMINED:
+    if len(text) <= _HEAD_LENGTH:
         return text
-    tail = text[_EXAMINED - _AROUND :].casefold()
-    excerpts = [text[:_EXAMINED]]
+    tail = text[_HEAD_LENGTH - _AROUND :].casefold()
+    excerpts = [text[:_HEAD_LENGTH]]
     for word in words:
         at = tail.find(word.strip(" *"))
         if at >= 0:

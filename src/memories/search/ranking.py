@@ -4,16 +4,17 @@
 limit. A score is computed in two steps. `fuse` compares the query with the text and, for a turn,
 with the window and the session around it (`surroundings`):
 
-    word_mean       = weighted mean of the word score, the best word score in the session, and the
+    word_mean       = weighted mean of the share of the text, the best share in the session, and the
                       coverage of the window and of the session
-                      word score = BM25 / max(best BM25 of all candidates, 4); without a
-                      similarity: BM25 / best BM25. The words of turns count less if their role is
-                      in `ASIDE`, and the best BM25 of turns counts as at most 4: see
-                      `surroundings`
+                      share = BM25 / max(best BM25 of all candidates, 4); without a similarity:
+                      BM25 / best BM25. If turns are searched, `surroundings` first scales the
+                      BM25 of each collection so that its best is at most 4. The words of turns by
+                      an assistant, a system or a tool count less.
                       coverage = share of the query's words that a text contains, weighted by rarity
     similarity_mean = weighted mean of the cosines of the text, the best other text in its window,
                       and the best text in its session
-    signs           = weighted sum of signs for and against a text / sum of the word weights
+    signs           = weighted sum of the attributes of `Evidence` from `named` to `brevity`
+                      / sum of the word weights
     fused           = (word_mean + weight × similarity_mean + signs) / (1 + weight)
                       without a similarity: word_mean + signs / (1 + weight)
                       without an embedder: word_mean + WORDS_ONLY_SIGNS × signs
@@ -47,7 +48,7 @@ from typing import Any, NamedTuple
 
 from memories.models import DecayPolicy
 from memories.search.relevance import (
-    FRESH,
+    READ_AND_FRESH,
     STALE,
     Relevance,
     boost,
@@ -332,7 +333,7 @@ def _score(row: int, features: Features, best_word_score: float, rules: RankingR
     if features.is_turn or rules.rank_by == "similarity":
         return ranked
     relevance = rules.relevance
-    state = FRESH
+    state = READ_AND_FRESH
     if not features.pinned:
         # The freshness of a stable memory is 1 here, so it is never `STALE`, though
         # `_apply_formula` ages it.
@@ -357,14 +358,14 @@ def fuse(evidence: Evidence, best_word_score: float, weight: float) -> Any:
     if evidence.similarity is None:
         # Words alone decide, so even a match on a few common words gets its full weight.
         full_score = max(best_word_score, 1e-9)
-    word_score = evidence.word_score / full_score
+    word_share = evidence.word_score / full_score
     window_coverage, session_coverage = evidence.window_coverage, evidence.session_coverage
     if window_coverage is None:
-        window_coverage = word_score
+        window_coverage = word_share
     if session_coverage is None:
-        session_coverage = word_score
+        session_coverage = word_share
     word_mean = (
-        WEIGHTS.word_score * word_score
+        WEIGHTS.word_score * word_share
         + WEIGHTS.session_best * (evidence.session_best / full_score)
         + WEIGHTS.window_coverage * window_coverage
         + WEIGHTS.session_coverage * session_coverage
@@ -403,10 +404,10 @@ def _apply_age_and_use(ranked: Ranked, rules: RankingRules) -> Ranked:
     similar, so 2 % of the entire score could outweigh the difference between two texts.
     """
     features, fused, relevance = ranked.features, ranked.score, rules.relevance
-    fresh, use = 1.0, relevance.most_boost
+    fresh, use = 1.0, relevance.max_boost
     if not features.pinned:
         fresh = freshness(features.age_days, relevance.decay_rate, features.decay_policy)
-        use = boost(features.accesses, relevance.boost_rate, relevance.most_boost)
+        use = boost(features.accesses, relevance.boost_rate, relevance.max_boost)
     weight = rules.weight
     if features.evidence.is_standalone:
         weight *= STANDALONE
@@ -414,7 +415,7 @@ def _apply_age_and_use(ranked: Ranked, rules: RankingRules) -> Ranked:
     if features.evidence.similarity is not None:
         baseline = rules.noise_mean * weight / (1 + weight)
     baseline = min(baseline, fused)
-    score = baseline + (fused - baseline) * factor(fresh, use, relevance.least_freshness)
+    score = baseline + (fused - baseline) * factor(fresh, use, relevance.min_freshness)
     return ranked._replace(score=score, freshness=fresh, boost=use)
 
 

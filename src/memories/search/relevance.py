@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from memories.models import DecayPolicy
     from memories.settings import Config
 
-FRESH, NORMAL, STALE = range(3)  # levels of staleness, as indexes into `thresholds`
+# levels of staleness, as indexes into `thresholds`; see `staleness`
+READ_AND_FRESH, NORMAL, STALE = range(3)
 
 
 class Relevance(NamedTuple):
@@ -26,23 +27,21 @@ class Relevance(NamedTuple):
 
     Attributes:
         decay_rate: How fast freshness falls: to one half after `1 / decay_rate` days.
-        least_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
+        min_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: How much each read increases the factor for use.
-        most_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
-        fresh: The minimum freshness of a `fresh` memory that has been read; its threshold is
-            lower.
-        stale: A memory that was never read is `stale` below this freshness; its threshold is
-            higher.
-        thresholds: The minimum similarity of a clear answer, on the calibrated scale: for fresh,
-            normal and stale memories. See `ranking._drop_below_thresholds`.
+        max_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
+        fresh_from: A memory that has been read gets the lowest threshold from this freshness on.
+        stale_below: A memory that was never read gets the highest threshold below this freshness.
+        thresholds: The minimum similarity of a clear answer, on the calibrated scale, by the level
+            of staleness. See `ranking._drop_below_thresholds`.
     """
 
     decay_rate: float = 0.02
-    least_freshness: float = 0.95
+    min_freshness: float = 0.95
     boost_rate: float = 0.002
-    most_boost: float = 1.02
-    fresh: float = 0.8
-    stale: float = 0.5
+    max_boost: float = 1.02
+    fresh_from: float = 0.8
+    stale_below: float = 0.5
     thresholds: tuple[float, float, float] = (0.70, 0.75, 0.85)
 
     @classmethod
@@ -85,20 +84,20 @@ def boost(accesses: int, rate: float, limit: float) -> float:
     return min(limit, 1.0 + rate * accesses)
 
 
-def factor(fresh: float, use: float, least_freshness: float) -> float:
-    """Return the factor for a score: freshness, scaled to a minimum of `least_freshness`, times the
+def factor(freshness: float, use: float, min_freshness: float) -> float:
+    """Return the factor for a score: freshness, scaled to a minimum of `min_freshness`, times the
     factor for use.
     """
-    return (least_freshness + (1.0 - least_freshness) * fresh) * use
+    return (min_freshness + (1.0 - min_freshness) * freshness) * use
 
 
-def staleness(fresh: float, accesses: int, relevance: Relevance) -> int:
-    """Return `FRESH` for a memory that was read and is fresh enough, `STALE` for one that was never
-    read and has faded, else `NORMAL`.
+def staleness(freshness: float, accesses: int, relevance: Relevance) -> int:
+    """Return `READ_AND_FRESH` for a memory that was read and is fresh enough, `STALE` for one that
+    was never read and has faded, else `NORMAL`.
     """
     if accesses:
-        return FRESH if fresh >= relevance.fresh else NORMAL
-    return STALE if fresh < relevance.stale else NORMAL
+        return READ_AND_FRESH if freshness >= relevance.fresh_from else NORMAL
+    return STALE if freshness < relevance.stale_below else NORMAL
 
 
 def calibrate(cosine: float, slope: float, middle: float) -> float:

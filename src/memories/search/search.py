@@ -3,7 +3,8 @@
 `Memories.search` or `explain` → `_search_or_fall_back` → `_search_tier` → `_search_store`
        → `search` → `parse_request` → `run_request`
        → gather (`candidates`, `surroundings`) → `noise` (does the query mean anything here?)
-       → `ranking` (sorts candidates, and drops some with a reason) → `put_newer_first`
+       → `ranking` (sorts candidates, and drops some with a reason)
+       → `put_newer_first`, for the rank `relevance`; if nothing is a hit, again with function words
        → back in `_search_tier`: `results` (makes hits)
        → back in `_search_or_fall_back`: `_judge_hits` (those that changed or expired come last)
 
@@ -53,7 +54,7 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
 MIN_CANDIDATES = 40  # number of memories to gather; a store with fewer returns all it has
-EXAMINED = 6  # number of best hits that are compared with each other
+COMPARED_HITS = 6  # number of best hits that are compared with each other
 # The newer of two hits about one subject comes first if it has at least this share of the older
 # one's score.
 NEWER_SHARE = 0.35
@@ -402,7 +403,9 @@ def put_newer_first(
         ranking: The candidates by score, best first.
         limit: The maximum number of hits.
     """
-    best = list(islice((ranked for ranked in ranking if _is_examined(ranked, gathered)), EXAMINED))
+    best = list(
+        islice((ranked for ranked in ranking if _is_examined(ranked, gathered)), COMPARED_HITS)
+    )
     if len(best) < 2:
         return list(ranking)
     records = [gathered.candidates[ranked.row].record for ranked in best]

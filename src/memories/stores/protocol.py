@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from memories.stores.claims import Claims
     from memories.stores.records import Matches, TurnQuery
 
-# A function that a store calls before it treats missing data as an empty store. The argument
-# returns whether the data is missing. If it is, but a scratchpad still mirrors the store, the
-# function raises `StoreDamaged`.
+# A check that a store runs before it treats missing data as an empty store. Its argument is a
+# function that returns whether the data is missing. If it is, but a scratchpad still mirrors the
+# store, the check raises `StoreDamaged`: the data was lost.
 RefuseLost = Callable[[Callable[[], bool]], None]
 _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 

@@ -62,7 +62,8 @@ class Record(NamedTuple):
         text: Its content.
         created_at: When it was written.
         ended_at: When it ended; None for a live record.
-        ended_by: The action that ended it, such as `update`, `delete` or `supersede`.
+        ended_by: The action that ended it, such as `update`, `delete` or `supersede`; `pending` for
+            a version that awaits review, which is stored as ended.
         key: A name that is unique among the live records of a collection and namespace; it contains
             the project (`read.versions.scoped_key`).
         labels: Pairs that filters can select by and stores can count.
@@ -92,8 +93,8 @@ class Record(NamedTuple):
             return self.labels.get(ROLE)
         return None
 
-    def names(self, field: str) -> tuple[str, ...]:
-        """Return the space-separated names in a field; empty if the field is missing."""
+    def read_list(self, field: str) -> tuple[str, ...]:
+        """Return the items of a field that holds a list separated by spaces; empty without it."""
         return tuple(str(self.fields.get(field, "")).split())
 
 

@@ -25,7 +25,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import Collection, Filter
 from memories.transfer.sources.items import Item, SourceMessage, add_tag, one_line
 from memories.write.create import Batch, Created, Prepared, prepare_batches
-from memories.write.similar import find_similar
+from memories.write.similar import compare_draft
 from memories.write.turns import Naming, append
 from memories.write.writer import Writer
 
@@ -391,7 +391,7 @@ class Importer:
         for prepared in batch.drafts:
             is_known = self._is_imported(prepared.draft)
             if not self._terms.trusted and not is_known:
-                comparison = find_similar(self._writer, prepared.draft, prepared.vectors)
+                comparison = compare_draft(self._writer, prepared.draft, prepared.vectors)
                 is_known = comparison.same is not None
             if not is_known:
                 drafts.append(prepared)

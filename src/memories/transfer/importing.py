@@ -432,7 +432,7 @@ class _Importer:
                 namespace = line.record.ref.namespace
                 self.result.pending[namespace] = self.result.pending.get(namespace, 0) + 1
             if line.original is not None:
-                self.result.redacted.update(line.record.names("redacted"))
+                self.result.redacted.update(line.record.read_list("redacted"))
         if self._embedder is None:
             self.result.without_vector += len(stored)
 

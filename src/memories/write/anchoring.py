@@ -34,7 +34,7 @@ class Anchoring(NamedTuple):
     redactor: "Redactor | None"
     now: datetime
 
-    def check(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
+    def prepare(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
         """Return a draft with its anchors in their stored form, and the kinds of secrets that were
         removed from the anchors.
 

@@ -19,8 +19,8 @@ from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 from memories.write.anchoring import Anchoring
 from memories.write.links import (
+    add_current_again,
     leave_correction_chains,
-    name_current_again,
     remove_link,
     restore_links,
     update_links_after_change,
@@ -89,8 +89,8 @@ def update(
         is_new_text = text != latest.text
         declared |= anchoring.make_fields(latest, text, tags, declared)
         if not is_new_text and tags == old_tags and _has_fields(latest, declared):
-            return name_current_again(lookup.store, latest, [before], now)
-        all_kinds = kinds if is_new_text else (*latest.names("redacted"), *kinds)
+            return add_current_again(lookup.store, latest, [before], now)
+        all_kinds = kinds if is_new_text else (*latest.read_list("redacted"), *kinds)
         new = versions.next_version(
             latest,
             "update",
@@ -123,8 +123,8 @@ def _check(
     tags = draft.tags
     if draft.anchors:
         draft = replace(draft, tags={**tags_of(lookup.find_own(memory_id).labels), **tags})
-    draft, anchor_kinds = anchoring.check(draft)
-    return replace(draft, tags=tags), (*anchor_kinds, *kinds)
+    draft, secrets_in_anchors = anchoring.prepare(draft)
+    return replace(draft, tags=tags), (*secrets_in_anchors, *kinds)
 
 
 def append_confirmation(
@@ -160,7 +160,7 @@ def _remove_link(lookup: Lookup, latest: Record, older_id: str) -> Record:
     older = lookup.own.resolve_id(older_id)
     record = remove_link(lookup.store, latest, older)
     if record is None:
-        corrected = " and ".join(latest.names("corrects")) or "none"
+        corrected = " and ".join(latest.read_list("corrects")) or "none"
         raise RequestError(f"Memory does not correct {older}; it corrects {corrected}")
     return record
 
@@ -239,7 +239,7 @@ def delete(lookup: Lookup, memory_id: str, now: datetime) -> Record:
         leave_correction_chains(lookup.store, [latest])
         patch = versions.end_version(latest, latest.ended_at or now, "delete")
         lookup.store.patch([patch])
-        deleted = name_current_again(lookup.store, latest, [latest], now)
+        deleted = add_current_again(lookup.store, latest, [latest], now)
     return deleted._replace(ended_by="delete")
 
 
@@ -355,7 +355,7 @@ def _append(store: Store, latest: Record, new: Record, vectors: Any) -> Record:
         store.patch([versions.undo_end(latest)])
     new = mark_suspicious(new)
     store.append([new._replace(vectors=vectors)])
-    return name_current_again(store, stamp_record(store, new), [latest], new.created_at)
+    return add_current_again(store, stamp_record(store, new), [latest], new.created_at)
 
 
 def _embed(embedder: "Embedder | None", text: str) -> Any:

@@ -9,7 +9,7 @@ A draft passes through these steps:
    server, `server.group_commit` opens one for the batches of several commands.
 3. `_find_retry` recognizes a retried draft. `_look_up_superseded` finds the memory that the draft
    supersedes.
-4. `similar.find_similar` finds the stored memories that resemble the draft. The result is a
+4. `similar.compare_draft` finds the stored memories that resemble the draft. The result is a
    `Comparison`. A forced draft is not compared, nor is a draft with the key of a stored memory,
    unless it is pending. A pending draft is also compared with other pending drafts and with
    rejected ones (`_store_pending`).
@@ -41,7 +41,7 @@ from memories.write.similar import (
     Comparison,
     Similar,
     choose_similar_to,
-    find_similar,
+    compare_draft,
     with_correction,
 )
 from memories.write.suspicion import mark_suspicious
@@ -63,7 +63,7 @@ class Created:
         memory: The stored or updated memory; None if the draft was refused.
         duplicates: The memories that say the same thing, if the draft was refused as a duplicate.
         similar_to: Up to three memories on the closest subjects, including any that the new memory
-            corrects. If the new memory replaces one of the others, create it again with
+            corrects. If the new memory should supersede one of the others, create it again with
             `supersedes`.
         corrects: The id of the memory that the new one corrects. A search that finds both shows the
             corrected one after the new one. See `write.compare.corrections`.
@@ -73,9 +73,9 @@ class Created:
             which memories are current again.
         merged: If a memory with the same text existed, the names of the fields that a new version
             took from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until`
-            or `recheck`; `supersedes` if the draft replaces another memory; `trust` if this writer
-            is more trusted than the memory's writer; `corrects` if the memory had been corrected
-            and is now true again.
+            or `recheck`; `supersedes` if the draft supersedes another memory; `trust` if this
+            writer is more trusted than the memory's writer; `corrects` if the memory had been
+            corrected and is now true again.
         not_merged: The draft's fields, under the same names, that were not merged because they
             contradict that memory or because this writer may not change it.
         reinforced: Whether the decay of that memory was reset.
@@ -115,7 +115,7 @@ class Prepared(NamedTuple):
         draft: The draft: redacted, checked, and in its stored form.
         redacted: The kinds of secrets that were removed.
         vectors: The vectors of its content; None without a model.
-        superseded: The memory that the draft replaces, looked up in the transaction.
+        superseded: The memory that the draft supersedes, looked up in the transaction.
         anchors: The anchors found in the draft's text.
     """
 
@@ -152,9 +152,9 @@ def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
     if writer.redactor is not None:
         draft, kinds = versions.redact(draft, writer.redactor)
     draft = replace(draft, content=validate.content(draft.content))
-    draft, anchor_kinds = writer.anchoring.check(versions.check_fields(draft))
+    draft, secrets_in_anchors = writer.anchoring.prepare(versions.check_fields(draft))
     anchors = writer.anchoring.discover(draft)
-    return Prepared(draft, (*kinds, *anchor_kinds), anchors=anchors)
+    return Prepared(draft, (*kinds, *secrets_in_anchors), anchors=anchors)
 
 
 # --- in the transaction
@@ -230,7 +230,11 @@ def _describe_expiry(memory: Memory, now: datetime) -> str:
 
 
 def _store_draft(writer: Writer, prepared: Prepared) -> Created:
-    """Compare a draft with stored memories, and store it."""
+    """Store a draft, unless it is a duplicate, a repetition or a retry.
+
+    If this ends or changes memories, their links pass to the new memory or to their neighbours, and
+    the result names the memories that are current again.
+    """
     retry = _find_retry(writer, prepared.draft)
     if retry is not None:
         return retry
@@ -250,10 +254,10 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
     before = [record for record in changed if versions.has_link(record)]
     if not before:
         return created
-    from memories.write.links import name_current_again
+    from memories.write.links import add_current_again
 
     record = writer.pass_on_links(created.memory, prepared.superseded)
-    record = name_current_again(writer.store, record, before, writer.now)
+    record = add_current_again(writer.store, record, before, writer.now)
     memory = writer.to_memory(record)
     corrects = memory.corrects if created.stored else created.corrects
     return replace(created, memory=memory, corrects=corrects)
@@ -266,7 +270,7 @@ def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Re
     draft = prepared.draft
     comparison = Comparison()
     if not writer.force:
-        comparison = find_similar(writer, draft, prepared.vectors)
+        comparison = compare_draft(writer, draft, prepared.vectors)
     # A key identifies the memory to write, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
         return _merge(writer, prepared, comparison.same), comparison.same
@@ -296,8 +300,8 @@ def _find_retry(writer: Writer, draft: Draft) -> Created | None:
 
 
 def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
-    """Look up the memory that a draft replaces. It must be in the draft's namespace, since a memory
-    that others can read must not be replaced by one that they can't.
+    """Look up the memory that a draft supersedes. It must be in the draft's namespace, since a
+    memory that others can read must not be superseded by one that they can't.
     """
     memory_id = prepared.draft.supersedes
     if memory_id is None:
@@ -311,7 +315,7 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
             f"be in {writer.lookup.namespace}; write it to {other.ref.namespace} instead"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)
-    # A draft that awaits review doesn't replace anything until it is accepted.
+    # A draft that awaits review doesn't supersede anything until it is accepted.
     return prepared._replace(draft=draft, superseded=None if draft.pending else superseded)
 
 
@@ -407,7 +411,7 @@ def _store_pending(writer: Writer, prepared: Prepared) -> Created:
     live, pending = writer.lookup.own.where(), writer.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
     for where in (live, pending, rejected):
-        comparison = find_similar(writer, draft, prepared.vectors, where)
+        comparison = compare_draft(writer, draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = writer.make_repetition(same, draft, prepared.vectors)

@@ -10,7 +10,7 @@ A link is made when
 
 - a new memory (`write.create`) or an accepted one (`write.review`) corrects others, or a person
   accepts a proposal of `memory tidy` to link two memories (`link_correction`);
-- a memory replaces a correction (`take_over_links`);
+- a memory supersedes a correction (`take_over_links`);
 - a corrected memory is restated, by storing its text again, by confirming it
   (`update_links_after_restating`), or by an update to another value (`update_links_after_change`);
   it moves to the end of its chain (`move_to_end_of_chain`);
@@ -29,7 +29,7 @@ A link ends when
 - an update gives either memory a value that no longer contradicts the other, or moves it to another
   project (`update_links_after_change`);
 - the corrected memory is restated: it is then the newer one (`move_to_end_of_chain`);
-- either memory ends (`leave_correction_chains`), unless another replaces the correction
+- either memory ends (`leave_correction_chains`), unless another supersedes the correction
   (`take_over_links`).
 
 A link doesn't end when the correction expires. From then on, the older memory counts as current
@@ -166,7 +166,7 @@ def _close_chain(
         # Read the memory again, since its links may have just changed.
         newer = _find_live_version(store, newer.ref.namespace, newer.ref.group) or newer
         linked = [older for older in staying if not _repeats(newer, older)]
-        ids = [name for name in newer.names("corrects") if name not in leaving]
+        ids = [name for name in newer.read_list("corrects") if name not in leaving]
         corrects = " ".join([*ids, *(older.ref.group for older in linked)])
         newer = _patch_fields(store, newer, corrects=corrects or None)
         for older in linked:
@@ -202,7 +202,7 @@ def take_over_links(
             added.append(_mark_corrected(store, older, record, at))
     if not added:
         return record
-    corrects = " ".join((*record.names("corrects"), _join_ids(added)))
+    corrects = " ".join((*record.read_list("corrects"), _join_ids(added)))
     return _patch_fields(store, record, corrects=corrects)
 
 
@@ -232,13 +232,13 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
         if live is None or is_corrected(live, now):
             continue
         if has_expired(live, now):  # so it no longer corrects other memories
-            corrected += [(namespace, older_id) for older_id in live.names("corrects")]
+            corrected += [(namespace, older_id) for older_id in live.read_list("corrects")]
         else:
             current_again.add(memory_id)
     return tuple(sorted(current_again))
 
 
-def name_current_again(
+def add_current_again(
     store: Store, record: Record, before: Iterable[Record], now: datetime
 ) -> Record:
     """Return a changed memory with the ids of the memories that are current again; store nothing.
@@ -256,8 +256,8 @@ def without_links(record: Record) -> Record:
 
 def keep_links(record: Record, is_kept: Callable[[str], bool]) -> Record:
     """Return a record with only its links to the memories that `is_kept` accepts; store nothing."""
-    corrects = " ".join(filter(is_kept, record.names("corrects"))) or None
-    newer = next(filter(is_kept, record.names("corrected_by")), None)
+    corrects = " ".join(filter(is_kept, record.read_list("corrects"))) or None
+    newer = next(filter(is_kept, record.read_list("corrected_by")), None)
     return _with_fields(record, corrects=corrects, corrected_by=newer)
 
 
@@ -281,7 +281,7 @@ def _is_settled(store: Store, record: Record) -> bool:
     """Return whether every memory that a memory is linked to also has a link to it."""
     if any(name in record.fields for name in FORMER_LINK):
         return False
-    is_whole = len(_find_older_neighbours(store, record)) == len(record.names("corrects"))
+    is_whole = len(_find_older_neighbours(store, record)) == len(record.read_list("corrects"))
     has_newer = _find_newer_neighbour(store, record) is not None
     return is_whole and has_newer is ("corrected_by" in record.fields)
 
@@ -290,7 +290,9 @@ def _with_former_links(record: Record) -> Record:
     """Return a memory with the links that it had before it was moved away from its neighbours;
     store nothing.
     """
-    corrects = " ".join(dict.fromkeys((*record.names("corrects"), *record.names(FORMER_CORRECTS))))
+    corrects = " ".join(
+        dict.fromkeys((*record.read_list("corrects"), *record.read_list(FORMER_CORRECTS)))
+    )
     newer = record.fields.get("corrected_by", record.fields.get(FORMER_CORRECTED_BY))
     return _with_fields(record, corrects=corrects or None, corrected_by=newer)
 
@@ -306,7 +308,7 @@ def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> Non
     for record in filter(None, (moved, newer, *_find_older_neighbours(store, moved))):
         former = _with_former_links(record)
         linked = [older.ref.group for older in _find_older_neighbours(store, record)]
-        left = [name for name in former.names("corrects") if name not in linked]
+        left = [name for name in former.read_list("corrects") if name not in linked]
         fields: dict[str, str | int | None] = {"corrects": " ".join(linked) or None}
         fields |= {FORMER_CORRECTS: " ".join(left) or None, FORMER_CORRECTED_BY: None}
         if _find_newer_neighbour(store, record) is None:
@@ -349,7 +351,7 @@ def restore_links(store: Store, record: Record, former: Record) -> Record:
     if newer is not None:
         # `record` corrects these memories again, so `newer` corrects only `record`.
         added_ids = {older.ref.group for older in added}
-        ids = [name for name in newer.names("corrects") if name not in added_ids]
+        ids = [name for name in newer.read_list("corrects") if name not in added_ids]
         corrects = " ".join(dict.fromkeys((*ids, record.ref.group)))
         newer = _patch_fields(store, newer, corrects=corrects)
         if newer.ended_at is None and linked_newer is None:
@@ -385,7 +387,7 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
             continue
         restored = restore_links(store, live, record)
         names = ("corrects", "corrected_by")
-        if any(not {*record.names(name)} <= {*restored.names(name)} for name in names):
+        if any(not {*record.read_list(name)} <= {*restored.read_list(name)} for name in names):
             missing.append(record)
     return missing
 
@@ -397,7 +399,7 @@ def _find_former_older_neighbours(
     contradicts, except those that are already linked.
     """
     older_neighbours: list[Record] = []
-    for memory_id in former.names("corrects"):
+    for memory_id in former.read_list("corrects"):
         if memory_id in linked_ids:
             continue
         older = _find_latest_version(store, record.ref.namespace, memory_id)
@@ -441,14 +443,14 @@ def remove_link(store: Store, record: Record, older_id: str) -> Record | None:
     Returns:
         The memory without the link; None if there is no such link.
     """
-    ids = record.names("corrects")
+    ids = record.read_list("corrects")
     if older_id not in ids:
         return None
     for older in _find_older_neighbours(store, record):
         if older.ref.group == older_id:
             _unmark_corrected(store, older)
     corrected = " ".join(name for name in ids if name != older_id) or None
-    not_corrected = " ".join((*record.names(NOT_CORRECTS), older_id))
+    not_corrected = " ".join((*record.read_list(NOT_CORRECTS), older_id))
     return _patch_fields(store, record, corrects=corrected, **{NOT_CORRECTS: not_corrected})
 
 
@@ -538,7 +540,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
     """
     leave_correction_chains(store, [latest])
     new = without_links(new)
-    if end.ref.group in new.names(NOT_CORRECTS):
+    if end.ref.group in new.read_list(NOT_CORRECTS):
         return new
     # Read the memory again: if it corrected `latest`, its links have changed.
     end = _find_live_version(store, end.ref.namespace, end.ref.group) or end
@@ -549,7 +551,7 @@ def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record)
 def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
     """Return the memories that a memory corrects, except those without a link back to it."""
     older_neighbours: list[Record] = []
-    for memory_id in record.names("corrects"):
+    for memory_id in record.read_list("corrects"):
         older = _find_live_version(store, record.ref.namespace, memory_id)
         if older is not None and older.fields.get("corrected_by") == record.ref.group:
             older_neighbours.append(older)
@@ -559,7 +561,7 @@ def _find_older_neighbours(store: Store, record: Record) -> list[Record]:
 def _find_newer_neighbour(store: Store, record: Record) -> Record | None:
     """Return the memory that corrects a memory; None if the link is not mutual."""
     newer = _find_live_version(store, record.ref.namespace, record.fields.get("corrected_by"))
-    if newer is None or record.ref.group not in newer.names("corrects"):
+    if newer is None or record.ref.group not in newer.read_list("corrects"):
         return None
     return newer
 
@@ -575,7 +577,7 @@ def _still_corrects(
     """
     if newer.labels.get("project") != older.labels.get("project"):
         return False
-    if older.ref.group in newer.names(NOT_CORRECTS):
+    if older.ref.group in newer.read_list(NOT_CORRECTS):
         return False
     if _repeats(newer, newer_before) and _repeats(older, older_before):
         return True

@@ -240,7 +240,7 @@ class Repetition(NamedTuple):
         declared = Draft(draft.content, anchored_at=draft.anchored_at, **differences.new_fields)
         kinds = self.redacted
         if not is_more_trusted:
-            kinds = (*existing.names("redacted"), *kinds)
+            kinds = (*existing.read_list("redacted"), *kinds)
         fields = versions.declared_fields(declared)
         fields["redacted"] = " ".join(dict.fromkeys(kinds)) or None
         if draft.supersedes is not None:

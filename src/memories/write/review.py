@@ -23,7 +23,7 @@ from memories.stores.records import Collection, Filter, Patch, Record, Ref
 from memories.write import tidy
 from memories.write.create import BATCH_COMPARED
 from memories.write.links import find_current_again, link_correction, update_links_after_change
-from memories.write.similar import Comparison, Similar, find_similar, read_vectors
+from memories.write.similar import Comparison, Similar, compare_draft, read_vectors
 from memories.write.suspicion import mark_suspicious
 from memories.write.writer import Writer
 
@@ -164,14 +164,14 @@ class Review:
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
-            comparison = find_similar(self._writer, versions.to_draft(record), vectors.get(ref))
+            comparison = compare_draft(self._writer, versions.to_draft(record), vectors.get(ref))
             duplicates = comparison.duplicates
             if comparison.same is not None:
                 same = comparison.same
                 similar = Similar(same.ref.group, same.text, 1.0, same.created_at)
                 duplicates = (similar, *duplicates)
             import_id = record.labels.get(IMPORT)
-            rivals.append(Rivals(import_id, duplicates, comparison.similar))
+            rivals.append(Rivals(import_id, duplicates, comparison.differing))
         return rivals
 
     def select(self, **filters: Unpack[ReviewFilters]) -> list[str]:
@@ -404,7 +404,7 @@ class Review:
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        comparison = Comparison() if writer.force else find_similar(writer, draft, vectors)
+        comparison = Comparison() if writer.force else compare_draft(writer, draft, vectors)
         if draft.key is None and comparison.same is not None:
             repetition = writer.make_repetition(comparison.same, draft, vectors)
             if not repetition.was_corrected():
@@ -423,7 +423,7 @@ class Review:
         else:
             new = self._make_live(record, comparison)
         memory = writer.to_memory(new)
-        return Reviewed(record.ref.group, True, memory, similar_to=comparison.similar)
+        return Reviewed(record.ref.group, True, memory, similar_to=comparison.differing)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
         """Find the memory that an accepted memory will replace; None if it has ended in the

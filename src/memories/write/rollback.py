@@ -352,7 +352,7 @@ class Rollback(NamedTuple):
             return then
         # A link that was restored has a later date than the original.
         newer = self._find_version_then(newer_id)
-        if newer is not None and then.ref.group in newer.names("corrects"):
+        if newer is not None and then.ref.group in newer.read_list("corrects"):
             return then
         return keep_links(then, partial(ne, newer_id))
 
@@ -363,7 +363,7 @@ class Rollback(NamedTuple):
         other = self._find_version_then(other_id)
         if other is None:
             return True
-        linked = (self._with_links(other).fields.get("corrected_by"), *other.names("corrects"))
+        linked = (self._with_links(other).fields.get("corrected_by"), *other.read_list("corrects"))
         return memory_id in linked
 
     def _find_version_then(self, memory_id: str) -> Record | None:
@@ -494,7 +494,7 @@ class Rollback(NamedTuple):
 
 
 def _links(record: Record) -> tuple[str | None, set[str]]:
-    return record.fields.get("corrected_by"), {*record.names("corrects")}
+    return record.fields.get("corrected_by"), {*record.read_list("corrects")}
 
 
 def _find_written_after(

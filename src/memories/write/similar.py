@@ -28,7 +28,8 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# the same for a second attempt, if the draft has no project and some candidates weren't rivals
+# A store can't leave out the memories of all projects, so they may fill the first candidates for a
+# draft without a project. Then this many are read.
 _MAX_CANDIDATES_AGAIN = 64
 
 
@@ -76,7 +77,7 @@ class Comparison(NamedTuple):
     Attributes:
         same: The memory with the same text.
         duplicates: Memories that say the same thing.
-        similar: Memories that are similar but differ.
+        differing: Memories with a similar text that says something else.
         to_correct: Memories that give a different value for the same subject. `link_correction`
             links the draft to the newest of them and to those that agree with it.
         rivals: The memories that the draft may repeat, correct or replace, most similar first.
@@ -84,12 +85,12 @@ class Comparison(NamedTuple):
 
     same: Record | None = None
     duplicates: tuple[Similar, ...] = ()
-    similar: tuple[Similar, ...] = ()
+    differing: tuple[Similar, ...] = ()
     to_correct: tuple[Record, ...] = ()
     rivals: Sequence[Candidate] = ()
 
 
-def find_similar(
+def compare_draft(
     writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None
 ) -> Comparison:
     """Compare a draft with stored memories: those of its project whose confidence is high enough.
@@ -124,7 +125,7 @@ def _compare_words(
 
     same: list[Record] = []
     duplicates: list[Similar] = []
-    similar: list[Similar] = []
+    differing: list[Similar] = []
     corrected: list[Record] = []
     for candidate in related:
         record, similarity = candidate.record, candidate.similarity
@@ -133,7 +134,7 @@ def _compare_words(
             record.text,
             similarity,
             threshold=threshold,
-            explain=len(similar) < MAX_SIMILAR,
+            explain=len(differing) < MAX_SIMILAR,
         )
         if relation in (Relation.SAME, Relation.DUPLICATE):
             if any(draft.tags.get(key) != record.labels.get(key) for key in writer.within):
@@ -151,20 +152,20 @@ def _compare_words(
             if not difference:  # the texts are too dissimilar; describe their difference anyway
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
-            similar.append(_to_similar(writer, candidate, difference))
+            differing.append(_to_similar(writer, candidate, difference))
     return Comparison(
         same=_choose_repeated(writer, same, draft, vectors),
         duplicates=tuple(duplicates[:MAX_SIMILAR]),
-        similar=tuple(similar[:MAX_SIMILAR]),
+        differing=tuple(differing[:MAX_SIMILAR]),
         to_correct=tuple(corrected),
     )
 
 
-def find_similar_to(writer: Writer, record: Record, vectors: Any) -> Comparison:
+def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
     """Compare a stored memory with the others, as if it were new."""
     # With `supersedes`, the record is not compared with itself.
     draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
-    return find_similar(writer, draft, vectors)
+    return compare_draft(writer, draft, vectors)
 
 
 def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
@@ -176,7 +177,7 @@ def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
     if memory.pending:
         return memory
     vectors = read_vectors(writer, [record]).get(record.ref)
-    same = find_similar_to(writer, record, vectors).same
+    same = compare_stored(writer, record, vectors).same
     return memory if same is None else replace(memory, same_as=same.ref.group)
 
 
@@ -197,8 +198,8 @@ def choose_similar_to(
     highest. After a correction, the second group includes only memories that contain the old value.
     """
     if draft.supersedes is not None:
-        return comparison.similar
-    chosen = {similar.id: similar for similar in comparison.similar}
+        return comparison.differing
+    chosen = {similar.id: similar for similar in comparison.differing}
     scored = [
         (score, candidate)
         for score, candidate in score_rivals(writer, draft, comparison.rivals, vectors)
@@ -337,7 +338,7 @@ def _to_similar(writer: Writer, candidate: Candidate, difference: str) -> Simila
         difference=difference,
         namespace=record.ref.namespace,
         origin=origin_of(record.labels),
-        suspicious=record.names("suspicious"),
+        suspicious=record.read_list("suspicious"),
         corrected_by=versions.read_corrected_by(record, writer.now),
     )
 
@@ -355,7 +356,7 @@ def find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
 
 def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    comparison = find_similar_to(writer, record, vectors)
+    comparison = compare_stored(writer, record, vectors)
     repeated = comparison.duplicates
     if comparison.same is not None:
         same = comparison.same

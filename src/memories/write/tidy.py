@@ -45,7 +45,7 @@ from memories.stores.records import Candidate, Collection, Filter, Patch, Record
 from memories.write.change import is_pinned
 from memories.write.links import leave_correction_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
-from memories.write.similar import find_similar_to, read_vectors, score_rivals
+from memories.write.similar import compare_stored, read_vectors, score_rivals
 from memories.write.writer import Writer
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
     for page in by_count(records, PAGE_SIZE):
         vectors = read_vectors(writer, page)
         for record in page:
-            comparison = find_similar_to(writer, record, vectors.get(record.ref))
+            comparison = compare_stored(writer, record, vectors.get(record.ref))
             repeated = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 repeated.insert(0, comparison.same.ref.group)
@@ -437,7 +437,7 @@ def _find_contradictions(
 ) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
     older: list[Record] = []
-    refused = record.names(versions.NOT_CORRECTS)
+    refused = record.read_list(versions.NOT_CORRECTS)
     for rival in corrected:
         is_open = rival.ref.group not in refused and not versions.is_corrected(rival, writer.now)
         if is_open and _is_older(rival, record):

@@ -143,12 +143,12 @@ class Truth:
         if anchors is None:
             anchors = anchoring.confirm(latest)
         draft = Draft(latest.text, tags_of(latest.labels), anchors=anchors, valid_until=valid_until)
-        draft, kinds = anchoring.check(draft)
+        draft, kinds = anchoring.prepare(draft)
         fields = fields_of(replace(draft, anchored_at=writer.now))
         until = latest.fields.get("valid_until")
         if valid_until is None and until is not None and until < to_millis(writer.now):
             fields["valid_until"] = None
-        fields["redacted"] = " ".join((*latest.names("redacted"), *kinds)) or None
+        fields["redacted"] = " ".join((*latest.read_list("redacted"), *kinds)) or None
         record = append_confirmation(
             writer.lookup, writer.embedder, latest.ref.group, fields, writer.now
         )

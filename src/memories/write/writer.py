@@ -55,7 +55,7 @@ class Writer(NamedTuple):
         return versions.to_memory(record, self.now, self.config.decay_half_life_hours)
 
     def retire(self, superseded: Record | None, successor: str, at: datetime) -> None:
-        """End a memory that is replaced, and take it out of its chain of corrections; do nothing
+        """End a superseded memory, and take it out of its chain of corrections; do nothing
         for None.
         """
         if superseded is not None:
@@ -66,7 +66,7 @@ class Writer(NamedTuple):
             self.store.patch([patch])
 
     def retire_for(self, superseded: Record | None, successor: Record, at: datetime) -> Record:
-        """End a memory that is replaced; return its successor with its links, which may have
+        """End a superseded memory; return its successor with its links, which may have
         changed.
         """
         if superseded is None:
@@ -79,7 +79,7 @@ class Writer(NamedTuple):
 
         Args:
             memory: The stored memory.
-            superseded: The memory that it replaced, in its former state; None if there is none.
+            superseded: The memory that it superseded, in its former state; None if there is none.
         """
         from memories.write.links import take_over_links
 

@@ -275,17 +275,17 @@ class Review:
         ]
         monkeypatch.setattr(review, "BATCH_COMPARED", 2)
         judged = 0
-        find_similar = review.find_similar
+        compare_draft = review.compare_draft
 
         def stop(*arguments: object) -> object:
             nonlocal judged
             judged += 1
             if judged == 6:
                 raise KeyboardInterrupt
-            return find_similar(*arguments)  # type: ignore[arg-type]
+            return compare_draft(*arguments)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(review, "find_similar", stop)
+            patch.setattr(review, "compare_draft", stop)
             memories.review.accept(made_ids)
         current, waiting = set(ids(memories)), set(ids(memories, pending=True))
         assert current | waiting == set(made_ids)

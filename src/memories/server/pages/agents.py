@@ -154,9 +154,9 @@ def _find_situation(
     """
     if not chosen.folder:
         config = memories.config._replace(namespace=memories.namespace)
-        is_served = request.is_owner and model_context.is_served(chosen.host, os.sep)
+        has_mcp_tools = request.is_owner and model_context.has_mcp_tools(chosen.host, os.sep)
         root = remembered_root(chosen.project) if chosen.project and request.is_owner else None
-        client = "mcp" if is_served else "shell"
+        client = "mcp" if has_mcp_tools else "shell"
         return model_context.Situation(config, chosen.project or None, client, root)
     caller = (
         str(memories.config.home),
