@@ -257,7 +257,7 @@ def _compare_thresholds(
         for limit in _USELESS:
             figures = best_figures(prompts, limit, corrected)
             rows.append((method, f"{limit:.1f}", *figures))
-    report.table(["method", "useless, at most", "any %", "all %", "false positives"], rows)
+    report.table(["method", "limit on useless", "any %", "all %", "false positives"], rows)
 
 
 def best_figures(

@@ -67,10 +67,10 @@ def run(files: dict[str, Path], embedder: str = "minilm", seed: int = 7) -> None
     heads = [
         "data",
         "pairs",
-        "related, 5%",
-        "related, median",
-        "unrelated, median",
-        "unrelated, 95%",
+        "related: 5th percentile",
+        "related: median",
+        "unrelated: median",
+        "unrelated: 95th percentile",
     ]
     report.table([*heads, "fitted slope", "fitted middle"], rows)
     _print_curve(*pairs["all"], used)
@@ -141,7 +141,7 @@ def _print_curve(related: Cosines, unrelated: Cosines, used: tuple[float, float]
     report.table(["calibrated", "from cosine", "pairs", "share of related pairs"], rows)
     report.heading("The thresholds of the identity specification")
     report.table(
-        ["threshold", "cosine", "related below", "unrelated above"],
+        ["threshold", "cosine", "related pairs below it", "unrelated pairs above it"],
         [
             (
                 f"{threshold:.2f}",

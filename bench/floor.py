@@ -82,7 +82,7 @@ def measure(
     spread, mean = np.polyfit(steps, [row[2] for row in rows], 1)
     print(f"fitted: noise_mean={mean:.3f} noise_spread={spread:.3f}\n")
     print(
-        "| memories | nonsense, median best | 98% of nonsense below | floor | real questions below the floor |"
+        "| memories | best similarity to nonsense: median | 98th percentile | floor | real questions below the floor |"
     )
     print("|--:|--:|--:|--:|--:|")
     for (size, median, high, best_real), step in zip(rows, steps, strict=True):
