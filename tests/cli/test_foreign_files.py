@@ -221,6 +221,15 @@ def test_an_import_can_be_repeated_after_any_decision(memory: Command) -> None:
     }  # fmt: skip
 
 
+def test_a_trusted_import_names_known_memories_that_still_await_review(memory: Command) -> None:
+    assert memory("import", "-", stdin=FILE).json["pending"] == 3  # one of them in the file too
+    answer = memory("import", "-", "--trusted", stdin=FILE).json
+    assert (answer["imported"], answer["pending"], answer["still_pending"]) == (0, 0, 2)
+    shown = memory("import", "-", "--trusted", "--format", "text", stdin=FILE).out
+    assert "6 were already there, 2 still held for review." in shown
+    assert "still_pending" not in memory("import", "-", stdin=FILE).json
+
+
 def test_a_trusted_file_is_imported_unchanged(memory: Command) -> None:
     assert memory("import", "-", "--trusted", stdin=FILE).json["trusted"] is True
     assert ids(memory("list")) == {IDS[0], IDS[1]}

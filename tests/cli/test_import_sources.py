@@ -331,6 +331,25 @@ def test_an_agent_cannot_import_statements_as_the_users_own(
     assert memory("import", file, "--trusted").json["known"] == 2
 
 
+def test_a_trusted_import_names_known_statements_that_still_await_review(
+    memory: Command, sample: Callable[..., Path]
+) -> None:
+    file = str(sample("lines"))
+    assert memory("import", file).json["pending"] == 2
+    waiting = "known statements that still await review; an import doesn't accept them"
+    assert memory("import", file, "--trusted").json["skipped"][waiting] == 2
+    memory("review", "accept", "--all", "--yes")
+    assert waiting not in memory("import", file, "--trusted").json["skipped"]
+
+
+def test_unknown_columns_are_named(memory: Command, folder: Path) -> None:
+    (folder / "a.csv").write_text(
+        "Content,kind,Colour,,Owner Name\nThe port is 80,fact,red,x,bob\n"
+    )
+    skipped = memory("import", "a.csv").json["skipped"]
+    assert skipped == {"columns with unknown names: colour, owner name": 2}
+
+
 def test_secrets_are_removed_before_anything_is_stored(memory: Command, folder: Path) -> None:
     key = "sk-ant-api03-" + "Ab3" * 30
     (folder / "notes.txt").write_text(f"The key of the robot is {key}\n")

@@ -172,6 +172,8 @@ def import_result(imported: "Imported", import_id: str | None, *, dry_run: bool)
     if imported.redacted:
         answer["redacted"] = dict(sorted(imported.redacted.items()))
     answer |= {"trusted": import_id is None, "pending": sum(imported.pending.values())}
+    if imported.still_pending:
+        answer["still_pending"] = imported.still_pending
     if imported.proposals:
         answer["proposals_left_out"] = imported.proposals
     if dry_run:

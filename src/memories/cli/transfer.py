@@ -420,14 +420,14 @@ def _report_import(
 
 
 def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
-    dry_run = answer["dry_run"]
-    verb = "Would import" if dry_run else "Imported"
+    verb = "Would import" if answer["dry_run"] else "Imported"
     records = amount(imported.imported, "record", "records")
     known = amount(imported.known, "was", "were")
-    lines = [f"{verb} {records}; {known} already there."]
+    still = f", {imported.still_pending} still held for review" if imported.still_pending else ""
+    lines = [f"{verb} {records}; {known} already there{still}."]
     if answer.get("edited"):
         count = amount(answer["edited"], "edited text", "edited texts")
-        lines.append(f"{count} {'would become' if dry_run else 'became'} new versions.")
+        lines.append(f"{count} {'would become' if answer['dry_run'] else 'became'} new versions.")
     if answer["pending"] and answer["trusted"]:
         lines.append(f"{_render_pending(answer)}, as when the file was exported.")
     elif answer["pending"]:

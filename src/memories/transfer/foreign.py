@@ -17,12 +17,12 @@ from memories.errors import ConfigError, InvalidInput
 from memories.guard import validate
 from memories.guard.origin import IMPORTED_AS, USER, Origin
 from memories.languages.text import index_text
-from memories.models import Draft
+from memories.models import PENDING, Draft
 from memories.read.lookup import Lookup
 from memories.read.turns import KNOWN, REFUSED, STORED, TurnDraft, scoped_key
 from memories.stores.logged import LoggedStore
 from memories.stores.protocol import Store
-from memories.stores.records import Collection, Filter
+from memories.stores.records import Collection, Filter, Record
 from memories.transfer.sources.items import Item, SourceMessage, add_tag, one_line
 from memories.write.create import Batch, Created, Prepared, prepare_batches
 from memories.write.similar import compare_draft
@@ -42,6 +42,7 @@ _MAX_REASONS = 20
 _STEP = timedelta(milliseconds=1)
 _DAY = timedelta(days=1)
 _INFERRED = {"time": "inferred"}
+_WAITING = "known statements that still await review; an import doesn't accept them"
 
 
 class SourceTerms(NamedTuple):
@@ -361,14 +362,17 @@ class Importer:
         """Return whether a statement was never imported; rejected statements count as imported."""
         if self._is_repeated(draft.imported_as, "repeated statements"):
             return False
-        is_known = self._is_imported(draft)
-        self.counts.known += is_known
-        return not is_known
+        known = self._find_imported(draft)
+        self.counts.known += len(known)
+        if self._terms.trusted and any(record.ended_by == PENDING for record in known):
+            self.counts.skipped[_WAITING] += 1
+        return not known
 
-    def _is_imported(self, draft: Draft) -> bool:
+    def _find_imported(self, draft: Draft) -> Sequence[Record]:
+        """Return the first version of the memory that a statement became; nothing if it is new."""
         labels = {IMPORTED_AS: draft.imported_as or ""}
         where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
-        return bool(self._store.scan(where, limit=1))
+        return self._store.scan(where, limit=1)
 
     def _create(self, drafts: Sequence[Draft]) -> None:
         """Store drafts in batches or, if one of them is refused, one by one."""
@@ -389,7 +393,7 @@ class Importer:
         """
         drafts: list[Prepared] = []
         for prepared in batch.drafts:
-            is_known = self._is_imported(prepared.draft)
+            is_known = bool(self._find_imported(prepared.draft))
             if not self._terms.trusted and not is_known:
                 comparison = compare_draft(self._writer, prepared.draft, prepared.vectors)
                 is_known = comparison.same is not None

@@ -71,7 +71,8 @@ class Imported:
         redacted: How many secrets of each kind were removed.
         unchecked: Whether the file may be incomplete: an export in the first version of the format
             lacks the last line, which marks the end.
-        pending: How many memories await review, by namespace.
+        pending: How many of the stored memories await review, by namespace.
+        still_pending: How many of the known memories await review here, but not in the file.
         proposals: How many proposals by `memory tidy` were left out of a foreign file.
     """
 
@@ -82,6 +83,7 @@ class Imported:
     without_vector: int = 0
     unchecked: bool = False
     pending: dict[str, int] = field(default_factory=dict)
+    still_pending: int = 0
     proposals: int = 0
     redacted: Counter[str] = field(default_factory=Counter)
 
@@ -361,6 +363,8 @@ class _Importer:
             versions = [line.record] if line.original is None else [line.record, line.original]
             if any(is_same(existing[ref], record) for record in versions):
                 self.result.known += 1
+                is_pending = existing[ref].ended_by == PENDING != line.record.ended_by
+                self.result.still_pending += is_pending
             else:
                 self._reject(line, "another record has this address")
                 self._blocked.add(owner_of(ref))

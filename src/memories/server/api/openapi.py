@@ -193,7 +193,10 @@ SCHEMAS: dict[str, Schema] = {
         imported:whole known:whole conflict_count:whole conflicts:[object] without_vector:whole
         dry_run:flag trusted:flag pending:whole
         """,
-        "redacted:counts note:text proposals_left_out:whole import:text hint:text",
+        """
+        redacted:counts note:text still_pending:whole proposals_left_out:whole import:text
+        hint:text
+        """,
     ),
     "Ok": _object("ok:flag"),
     "Problem": _object(

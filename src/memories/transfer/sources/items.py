@@ -26,6 +26,8 @@ _UNSTORABLE |= dict.fromkeys(range(0xD800, 0xE000))
 TEXT_NAMES = ("content", "text", "memory", "note", "fact", "data", "value")
 TIME_NAMES = ("created_at", "created", "timestamp", "date", "time", "ts")
 _TAGS = ("agent", "personality", "project", "type", "kind", "category", "user", "user_id")
+# The names of all fields that `to_draft` reads.
+FIELD_NAMES = {*TEXT_NAMES, *TIME_NAMES, *_TAGS, "tags", "global", "decay", "decay_policy"}
 _RENAMED = {"kind": "type", "category": "type", "user_id": "user"}
 
 

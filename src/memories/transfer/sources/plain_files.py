@@ -8,7 +8,7 @@ from pathlib import Path
 from memories.errors import InvalidInput
 from memories.guard.validate import shown
 from memories.models import Draft
-from memories.transfer.sources.items import TEXT_NAMES, Item, clean, mapping, to_draft
+from memories.transfer.sources.items import FIELD_NAMES, TEXT_NAMES, Item, clean, mapping, to_draft
 from memories.transfer.sources.reader import Reader
 from memories.transfer.sources.sample import Sample, Source
 
@@ -41,6 +41,9 @@ def read_csv(reader: Reader, file: Path) -> Iterator[Item]:
             f"{shown(file.name)} has no column for the text; "
             f"name one of the columns {', '.join(TEXT_NAMES[:-1])} or {TEXT_NAMES[-1]}"
         )
+    unknown = [name for name in names if name and name not in FIELD_NAMES]
+    if unknown:
+        reader.skip(f"columns with unknown names: {shown(', '.join(unknown))}", len(unknown))
     csv.field_size_limit(_MAX_FIELD)
     rows = csv.DictReader(lines, names, restkey="", delimiter=_delimiter(first))
     try:
