@@ -168,7 +168,7 @@ class _DotEnv(NamedTuple):
     """The settings in a `.env` file.
 
     Attributes:
-        allowed: The settings that take effect, by name.
+        allowed: The settings that take effect, keyed by name.
         ignored: The names of the settings that are ignored.
         reason: Why these settings are ignored.
     """
@@ -238,7 +238,7 @@ def _describe_ignored(dotenv: _DotEnv, embedder: str) -> str:
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
-    """Return the settings in `config.toml`, by name, and the rules for `redact`."""
+    """Return the settings in `config.toml`, keyed by name, and the rules for `redact`."""
     if not file.is_file():
         return {}
     import tomllib

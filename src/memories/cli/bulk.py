@@ -179,7 +179,7 @@ def for_each(
 def _run_each(
     ids: Sequence[str], run: Callable[[str], Result], verb: str
 ) -> tuple[list[Result], dict[str, str]]:
-    """Return the results, and the error messages by id."""
+    """Return the results, and the error messages keyed by id."""
     results: list[Result] = []
     errors: dict[str, str] = {}
     for name in ids:

@@ -26,7 +26,7 @@ class Entries(NamedTuple):
 
     Attributes:
         server: The entry for the MCP server.
-        hooks: The command of each hook, by the host's name for the event.
+        hooks: The command of each hook, keyed by the host's name for the event.
         plugin: The text of the plugin, for a host that has plugins instead of hooks.
     """
 

@@ -15,7 +15,7 @@ from memories.settings import LOCAL_EMBEDDERS, Config
 
 
 def describe(config: Config, target: Target, check: StartCheck, undo: str) -> dict[str, Any]:
-    """Return the facts about a new connection, by their names in JSON.
+    """Return the facts about a new connection, keyed by their names in JSON.
 
     Args:
         config: The settings.

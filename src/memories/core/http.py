@@ -99,7 +99,7 @@ class ServerResponse(NamedTuple):
     Attributes:
         status: The HTTP status code, which the caller must check.
         value: The JSON of the body, or its text if it isn't JSON.
-        headers: The headers, by name in lower case.
+        headers: The headers, keyed by name in lower case.
         sent_before: As in `NoAnswer`.
     """
 

@@ -94,13 +94,13 @@ class RecallTrace:
     Attributes:
         start: The context that the session began with.
         projects: All names of the session's project.
-        rated: The memories that the searches considered, by id.
+        rated: The memories that the searches considered, keyed by id.
         selected: The ids of the memories that passed the gate.
         current: The ids of the selected memories, or of their corrections, in order of rating. The
             newer memories that `_add_newer` adds are not included.
-        left_out: Why a memory or turn that passed the gate may not be shown, by id.
+        left_out: Why a memory or turn that passed the gate may not be shown; keyed by id.
         turns: The recalled turns, with their neighbours.
-        turn_ratings: The rating of the turns that passed the gate, by id.
+        turn_ratings: The ratings of the turns that passed the gate, keyed by id.
     """
 
     def __init__(self, start: HookContext | None = None) -> None:
@@ -297,7 +297,7 @@ class _GatedBackend(EngineBackend):
         """
         super().__init__(memories)
         self.projects, self._why_offline, self._trace = projects, why_offline, trace
-        self._records: dict[str, Record] = {}  # the memories that the searches considered, by id
+        self._records: dict[str, Record] = {}  # the considered memories, keyed by id
 
     def recall(
         self,
@@ -532,7 +532,7 @@ def _replace_corrected(
 
     Args:
         selected: The memories, highest rated first.
-        rated: All candidates by id.
+        rated: All candidates, keyed by id.
         get: Reads a memory that is not a candidate.
     """
 

@@ -125,7 +125,7 @@ def note_key(name: str) -> str:
 
 
 def ids_in(environment: "Mapping[str, str]") -> dict[str, str]:
-    """Return the session ids that hosts pass in environment variables, by host."""
+    """Return the session ids that hosts pass in environment variables, keyed by host."""
     named = {host: environment.get(variable, "") for variable, host in VARIABLES.items()}
     return {host: session_id for host, session_id in named.items() if session_id}
 

@@ -158,7 +158,7 @@ class MemoriesTool(BetaAbstractMemoryTool):
             raise ToolError(str(exc)) from exc
 
     def _files(self) -> dict[str, Memory]:
-        """Return all files by path."""
+        """Return all files, keyed by path."""
         files: dict[str, Memory] = {}
         cursor = None
         while True:

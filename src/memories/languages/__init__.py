@@ -164,7 +164,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
 
 @functools.cache
 def words(code: str) -> Mapping[str, Sequence[str]]:
-    """Return the folded entries in a language's file, by the name of their line."""
+    """Return the folded entries in a language's file, keyed by the name of their line."""
     return _lines(fold(_read(code)))
 
 

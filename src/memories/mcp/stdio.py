@@ -126,7 +126,7 @@ class ServerSession(NamedTuple):
         """Return the name of the running session; None if there is none.
 
         Args:
-            named: The session ids that hosts passed, by host.
+            named: The session ids that hosts passed, keyed by host.
         """
         for host, session_id in named.items():
             name = files.session_name(host, session_id)

@@ -177,8 +177,8 @@ class _Batch:
 
     Attributes:
         added: New memories and new versions, by memory id.
-        dropped: The last version of each removed memory, by id.
-        reinforced: The time at which each reinforced memory was reinforced, by id.
+        dropped: The last version of each removed memory, keyed by id.
+        reinforced: The time at which each reinforced memory was reinforced, keyed by id.
         has_ended: Whether a memory was removed or got a new version, so that the file must no
             longer show the old version.
         is_unclear: Whether the file must be refreshed, for example after a decision in a review.
@@ -226,7 +226,7 @@ class _Waiting(NamedTuple):
 
     Attributes:
         added: New memories and new versions, by memory id.
-        reinforced: The time at which each reinforced memory was reinforced, by id.
+        reinforced: The time at which each reinforced memory was reinforced, keyed by id.
     """
 
     added: dict[str, Record]

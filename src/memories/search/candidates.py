@@ -40,7 +40,7 @@ class Query(NamedTuple):
         judged_at: The time for which confidence and age are computed.
         half_life_hours: Hours until confidence reaches 0; see `read.versions.compute_decay`.
         embedder: Computes vectors; None to search by words only.
-        vectors: The vectors computed so far, by text.
+        vectors: The vectors computed so far, keyed by text.
     """
 
     text: str

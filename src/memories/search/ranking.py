@@ -578,7 +578,7 @@ def _drop_corrected(ranking: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _memory_hits(ranking: Sequence[Ranked]) -> dict[str, Ranked]:
-    """Return the hits that are memories, by id."""
+    """Return the hits that are memories, keyed by id."""
     return {
         ranked.features.memory_id: ranked
         for ranked in ranking

@@ -127,7 +127,7 @@ class Considered(NamedTuple):
         id: The memory, or the turn.
         content: Its text.
         score: Its final score.
-        features: The parts of the score, by name.
+        features: The parts of the score, keyed by name.
         dropped: Why it is not a hit; empty for a hit.
     """
 

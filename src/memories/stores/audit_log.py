@@ -99,7 +99,7 @@ def hash_of(link: Link, previous: str) -> str:
 
 
 def follow(link: Link, head: Link | None) -> Link:
-    """Return an entry numbered and hashed to follow the head of its chain."""
+    """Return an entry with the number and hash that follow `head`, the chain's last entry."""
     if head is None:
         numbered, previous = link._replace(number=1), ""
     else:

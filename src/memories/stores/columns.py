@@ -22,7 +22,7 @@ Id = TypeVar("Id")
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
     """Return the ids with the best scores in each mapping.
 
-    A search also returns the turns next to these.
+    A search also returns the neighbours of these turns.
     """
     ids: list[Id] = []
     for mapping in scores:

@@ -45,7 +45,7 @@ class Examined(NamedTuple):
     """The result of an examination.
 
     Attributes:
-        facts: Facts about the store, by name.
+        facts: Facts about the store, keyed by name.
         findings: The problems found.
     """
 

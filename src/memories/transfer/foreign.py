@@ -78,7 +78,7 @@ class Counts:
         conversations: Ids of the conversations with new messages.
         pending: Statements that await review.
         skipped: The number of items left out, by reason.
-        redacted: The number of secrets removed, by kind.
+        redacted: The number of secrets removed, keyed by kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
         first: The earliest time of a message or statement in the source, new or known.
         last: The latest such time.

@@ -71,7 +71,7 @@ class Imported:
         redacted: How many secrets of each kind were removed.
         unchecked: Whether the file may be incomplete: an export in the first version of the format
             lacks the last line, which marks the end.
-        pending: How many of the stored memories await review, by namespace.
+        pending: How many of the stored memories await review, keyed by namespace.
         still_pending: How many of the known memories await review here, but not in the file.
         proposals: How many proposals by `memory tidy` were left out of a foreign file.
     """

@@ -284,7 +284,7 @@ def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[s
 
 def _refs_of_all(store: Store, records: Sequence[Record]) -> list[Ref]:
     refs: list[Ref] = []
-    groups: dict[str, set[str]] = defaultdict(set)  # ids of memories, by namespace
+    groups: dict[str, set[str]] = defaultdict(set)  # ids of memories, keyed by namespace
     for record in records:
         ref = record.ref
         if ref.collection is Collection.HISTORY:

@@ -116,7 +116,7 @@ class Rules(NamedTuple):
         structures: The rules for a text in its original form.
         by_word: For each word, the indexes of the orders that require it.
         wordless: The indexes of the orders that don't require any word.
-        constants: The texts that rules refer to, by name.
+        constants: The texts that rules refer to, keyed by name.
     """
 
     orders: Sequence[str]

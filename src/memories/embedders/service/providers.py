@@ -48,7 +48,7 @@ UNKNOWN_TOKENS = 512
 
 @functools.cache
 def models() -> Mapping[str, Model]:
-    """Return the models in `models.toml`, by name."""
+    """Return the models in `models.toml`, keyed by name."""
     import tomllib  # imported late, since it takes 4 ms
 
     table = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))

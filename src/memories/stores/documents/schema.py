@@ -31,7 +31,7 @@ class StoredRecord(NamedTuple):
 
     Attributes:
         record: The record.
-        windows: Its vectors, by the id of their space.
+        windows: The record's vectors, keyed by the id of their space.
     """
 
     record: Record

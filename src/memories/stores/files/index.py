@@ -79,7 +79,7 @@ class Index(SQLiteStore):
             ) from exc
 
     def read_states(self, names: Iterable[str]) -> dict[str, FileState]:
-        """Return the states of the files that were read earlier, by name."""
+        """Return the states of the files that were read earlier, keyed by name."""
         keys = json.dumps([f"file:{name}" for name in names])
         sql = "SELECT name, value FROM meta WHERE name IN (SELECT value FROM json_each(?))"
         with self._file.read() as db:

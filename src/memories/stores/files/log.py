@@ -353,7 +353,7 @@ class Folded(NamedTuple):
     """The records that result from a file's events.
 
     Attributes:
-        records: The records by address.
+        records: The records, keyed by address.
         ids: The id of the event that created each record.
         last: The time of the latest event; empty if there are no events.
         removed: The ids of the events that created removed records.

@@ -31,7 +31,7 @@ class PayloadIndex:
     """An index that finds a collection's points by the values of some fields.
 
     Attributes:
-        names: The names of the points, by id.
+        names: The names of the points, keyed by id.
     """
 
     def __init__(self, fields: Iterable[str], name: str) -> None:
@@ -44,7 +44,7 @@ class PayloadIndex:
         self.names: dict[str, Any] = {}
         self._name = name
         self._holders: dict[str, dict[Any, set[str]]] = {field: {} for field in fields}
-        self._values: dict[str, dict[str, list[Any]]] = {}  # each point's values, by field
+        self._values: dict[str, dict[str, list[Any]]] = {}  # each point's values, keyed by field
 
     def __len__(self) -> int:
         return len(self.names)

@@ -144,7 +144,7 @@ class Holder(NamedTuple):
 
 @contextlib.contextmanager
 def sign_lock(lock: Path) -> Iterator[int]:
-    """Record that this process now holds the lock; yield the side file's descriptor."""
+    """Record in the side file that this process now holds the lock; yield the file's descriptor."""
     fd = os.open(lock, CREATING | os.O_RDWR, 0o600)
     try:
         signature = f"{os.getpid()} {time.monotonic_ns() // 1_000_000}".ljust(_SIGNATURE_BYTES)
@@ -157,18 +157,18 @@ def sign_lock(lock: Path) -> Iterator[int]:
 
 
 def write_note(fd: int, commit_note: CommitNote) -> None:
-    """Write a note; the caller holds the lock."""
+    """Write the last commit's note into the side file; the caller holds the lock."""
     os.lseek(fd, _SIGNATURE_BYTES, os.SEEK_SET)
     write_all(fd, commit_note.line())
 
 
 def erase_note(fd: int) -> None:
-    """Remove the note; the caller holds the lock."""
+    """Remove the note from the side file; the caller holds the lock."""
     os.ftruncate(fd, _SIGNATURE_BYTES)
 
 
 def read_side(lock: Path) -> tuple[Holder, CommitNote | None]:
-    """Return a side file's contents, with empty values for missing or damaged parts."""
+    """Return the contents of a side file (`.lock`); missing or damaged parts are empty."""
     try:
         fd = os.open(lock, os.O_RDONLY | _OPEN)
     except OSError:
@@ -180,7 +180,7 @@ def read_side(lock: Path) -> tuple[Holder, CommitNote | None]:
 
 
 def read_open_side(fd: int) -> tuple[Holder, CommitNote | None]:
-    """Return an open side file's contents, with empty values for missing or damaged parts."""
+    """Return the contents of an open side file; missing or damaged parts are empty."""
     try:
         os.lseek(fd, 0, os.SEEK_SET)
         content = os.read(fd, _MAX_BYTES)

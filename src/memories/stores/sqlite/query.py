@@ -182,7 +182,7 @@ def is_group(group: Any) -> bool:
 
 
 def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
-    """If a filter's group is the stand-in name of a damaged record, return that record's ref.
+    """If a filter's group is a stand-in such as `damaged-17`, return the damaged record's ref.
 
     A record whose namespace can't be read belongs to every namespace.
     """

@@ -48,7 +48,7 @@ class Log(NamedTuple):
         page_size: The size of a page.
         page_count: The number of pages in the database after the replay.
         states: The store's states in the log, each with the number of the page that contains it.
-        pages: The first version of each page in the log, by page number.
+        pages: The first version of each page in the log, keyed by page number.
         first_pages: All versions of page 1 in the log.
     """
 
@@ -68,7 +68,7 @@ class _Database(NamedTuple):
         has_moved: Whether its state is on a different page than in the log.
         is_unreadable: Whether SQLite can't read its state, because the database is damaged or
             contains only a part of the log.
-        pages: The database's versions of the pages in the log, by page number.
+        pages: The database's versions of the pages in the log, keyed by page number.
     """
 
     is_restored: bool

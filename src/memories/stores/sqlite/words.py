@@ -87,7 +87,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
         db: A connection inside a transaction.
-        counts: How many records match, by table, FTS5 query and limit.
+        counts: How many records match, keyed by table, FTS5 query and limit.
         sizes: The number of tokens in each record, keyed by `seq`; 0 if unknown.
     """
 

@@ -123,7 +123,7 @@ def _keys_with_form(words: Sequence[Word], form: str) -> set[str]:
 
 
 def _by_key(words: Sequence[Word]) -> dict[str, list[tuple[str, int]]]:
-    """Return the spellings and positions of the meaningful words, by key."""
+    """Return the spellings and positions of the meaningful words, keyed by `Word.key`."""
     written: dict[str, list[tuple[str, int]]] = {}
     for i, word in enumerate(words):
         is_free = word.form == FREE or word.key in LIGHT or word.key in SOFT
