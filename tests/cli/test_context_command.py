@@ -55,6 +55,14 @@ def test_a_context_contains_its_parts_and_a_prompt(filled: Command) -> None:
     assert shape["prompt"].endswith("\nwho keeps bees?")
 
 
+def test_the_id_of_a_memory_that_was_stored_together_with_others_finds_it(memory: Command) -> None:
+    texts = "Ann keeps bees\nThe port is 8080\nWe ship on Fridays"
+    memory("create", "--lines", "-", stdin=texts)
+    shown = memory("context", "who keeps bees?", "--format", "text").out
+    [line] = [line for line in shown.splitlines() if "Ann keeps bees" in line]
+    assert memory("get", line.split()[1]).json["content"] == "Ann keeps bees"
+
+
 def test_the_text_output_of_a_context_is_its_prompt(filled: Command) -> None:
     answer = filled("context", "who keeps bees?", "--conversation", "c", "--format", "text")
     assert answer.out.startswith("=== stored data ")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 MAX_SHOWN = 8_000  # maximum length of an item's text; a longer text is truncated, with a note
 MAX_REASON = 160  # maximum length of a verdict's reason
 MAX_NAME = 64  # maximum length of a speaker's or a writer's name
-SHORT_ID = 13  # length of the time at the start of a UUIDv7, including a hyphen
 # `strftime` would use the process's locale.
 MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 RULE = (
