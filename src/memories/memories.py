@@ -584,7 +584,7 @@ class Memories:
         """Set, remove or rename tags on memories in your own namespace that match an expression.
 
         Args:
-            where: The expression; None for all memories.
+            where: The expression; None means all memories.
             tags: Tags to set.
             remove_tags: Tag keys to remove.
             rename_tags: Maps old keys to new keys, or old tags to new tags as `key=value`. If a

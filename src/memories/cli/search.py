@@ -193,7 +193,7 @@ def _note_project(
 
 
 def field_names(fields: str | None) -> list[str] | None:
-    """Return the names that `--fields` lists; None for all fields."""
+    """Return the names that `--fields` lists; None means all fields."""
     return None if fields is None else compact.parse_fields(fields)
 
 

@@ -78,7 +78,7 @@ def without_vector(count: int) -> str:
 def namespaces_of(
     config: "Config", all_namespaces: bool, no_shared: bool
 ) -> tuple[str, ...] | None:
-    """Return the namespaces to read and write; None for all."""
+    """Return the namespaces to read and write; None means all."""
     from memories.config import is_own_name
     from memories.read.lookup import check_namespace
 
@@ -251,7 +251,7 @@ def apply_edits(
     Args:
         config: The settings.
         folder: A folder that `memory export --markdown` wrote.
-        namespaces: Only edits in these namespaces are stored; None for all.
+        namespaces: Only edits in these namespaces are stored; None means all.
         dry_run: Whether to show only the differences.
         redact: Whether to remove secrets.
         yes: Whether the changes are already confirmed; otherwise, ask the user.

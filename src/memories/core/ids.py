@@ -22,7 +22,7 @@ _MAX_MILLIS = (1 << 48) - 1
 _FIRST_BELOW = 3 << 72
 # Above this, ids increase in small steps, which leaves room for 500 million more.
 _COUNT_BELOW = (1 << 74) - (1 << 60)
-_REMEMBERED = 10_000  # number of milliseconds whose last id is kept, for imports with old times
+_REMEMBERED = 10_000  # for imports with old times, the last id of this many milliseconds is kept
 
 
 class _Counter:

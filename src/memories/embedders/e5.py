@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SPACE = "\u2581"  # stands for the space before a word
-_MAX_WORD = 65_536  # more characters than all windows hold; the rest of a word is ignored
+_MAX_WORD = 65_536  # maximum length of a word; all windows together hold fewer characters
 
 
 class Unigram:

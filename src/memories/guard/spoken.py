@@ -203,7 +203,7 @@ def _is_lone_pin(text: str, start: int, stop: int, between: str) -> bool:
 
 
 def _find_before(text: str, first: int, end: int, word: _Word) -> SecretSpan | None:
-    """Return the secret between `first` and `end`, where a word begins."""
+    """Return the secret between `first` and `end`; the word that names it begins at `end`."""
     if not _compile(_SIGN).search(text, first, end):
         return None
     for run in reversed(list(_compile(_WHOLE_RUN).finditer(text, first, end))):

@@ -485,7 +485,7 @@ class EventHandler:
         except files.UnsafeFolder:
             raise
         except OSError:
-            return True  # twice is better than never
+            return True  # performing an action twice is better than not at all
 
 
 def _answer_here(request: RecallRequest) -> HookContext:

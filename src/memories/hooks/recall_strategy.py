@@ -147,7 +147,7 @@ class HookContext:
 
 
 class Recall:
-    """The context for the model, and whether to probe the store once the host has it."""
+    """The context for the model, and whether to probe the store after the host has received it."""
 
     def __init__(self, context: HookContext, *, probe_store: bool = False) -> None:
         """Store the context, and whether to probe."""

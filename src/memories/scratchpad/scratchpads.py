@@ -148,7 +148,7 @@ class Scratchpads:
 
     @property
     def are_there(self) -> bool:
-        """Whether there is a file that can answer when the store can't."""
+        """Whether there is a file to use when the store can't be reached."""
         from memories.scratchpad.text import path_of
 
         home = self.config.home

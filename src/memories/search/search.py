@@ -53,7 +53,7 @@ COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
     "history": (Collection.HISTORY,),
     "all": (Collection.MEMORY, Collection.HISTORY),
 }
-MIN_CANDIDATES = 40  # number of memories to gather; a store with fewer returns all it has
+MIN_CANDIDATES = 40  # minimum number of memories to gather, if the store has that many
 COMPARED_HITS = 6  # number of best hits that are compared with each other
 # The newer of two hits about one subject comes first if it has at least this share of the older
 # one's score.

@@ -173,7 +173,7 @@ class Savepoint(NamedTuple):
 class BufferedStore(StoreWrapper):
     """Buffers the records that a transaction appends, and adds them to the store all at once.
 
-    Before any other method runs, the buffered records are added, so it sees them. A nested
+    Any other method first adds the buffered records, so that it sees them. A nested
     transaction can't be rolled back separately, but `take_back` can drop records that haven't been
     added to the store yet.
 

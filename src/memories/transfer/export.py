@@ -136,12 +136,12 @@ def export(  # noqa: PLR0913 - these are the properties of an export
     Args:
         store: The store.
         write: Receives each line with its line break.
-        namespaces: The namespaces to export; None for all.
+        namespaces: The namespaces to export; None means all.
         with_vectors: Also write the store's vectors.
         backup: The description of a backup.
         prove: Returns the key that authenticates the export's writer; called only if a record was
             exported.
-        select: Given a collection and its records, yields those to export; None for all.
+        select: Given a collection and its records, yields those to export; None means all.
         progress: Called after each page of records.
 
     Returns:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from memories.guard.redactor import Redactor
 
 MAX_BATCH = 2_000  # maximum number of records stored in one step, even if one memory has more
-# maximum number of versions of a foreign file's memory, which are all stored in one step
+# Maximum number of versions of one memory in a foreign file; all of them are stored in one step.
 MAX_FOREIGN_VERSIONS = 100_000
 MAX_BATCH_CHARACTERS = 33_554_432
 MAX_SHOWN = 100  # maximum number of conflicts listed; all are counted
@@ -106,7 +106,7 @@ class ImportTerms(NamedTuple):
     Attributes:
         writer: The origin of the records if nothing proves that they are the user's.
         key: The key of the user's own exports, if accepted as proof; see `export.own_key`.
-        namespaces: Only these may be written; None for all.
+        namespaces: Only these may be written; None means all.
         into: The namespace to which all records are moved; None to leave them in their namespaces.
         redactor: Removes secrets; None to keep them.
         trusted: Whether unproven records are stored without review.
@@ -189,7 +189,7 @@ def import_(
         store: The store.
         lines: The lines in order, UTF-8.
         embedder: Makes missing vectors; None to search by words only.
-        namespaces: Only these may be written; None for all.
+        namespaces: Only these may be written; None means all.
         dry_run: Store nothing; only return what would happen.
         intake: How to change the records before they are stored.
 
@@ -231,7 +231,7 @@ def check(
 
     Args:
         lines: The lines in order, UTF-8.
-        namespaces: Only these may be written; None for all.
+        namespaces: Only these may be written; None means all.
         key: The key of the user's own exports, if any; see `export.own_key`.
         redactor: Removes secrets, as in an import.
         own: Whether the file is a backup; see `lines.read_line`.

@@ -31,7 +31,7 @@ def parts_of(store: Store, namespaces: Sequence[str] | None = None) -> list[Part
 
     Args:
         store: The store.
-        namespaces: Only parts in these namespaces; None for all.
+        namespaces: Only parts in these namespaces; None means all.
     """
     selected: list[Part] = []
     for collection in sorted(SEARCHED):

@@ -61,7 +61,7 @@ from memories.read.versions import (
 from memories.stores.protocol import Store, find_first
 from memories.stores.records import Collection, Filter, Patch, Record
 
-_BY_WORDS = 1.0  # a threshold without effect: texts are compared without their similarity
+_BY_WORDS = 1.0  # this threshold has no effect, since texts are compared without a similarity
 
 
 def link_correction(

@@ -106,7 +106,7 @@ class Rollback(NamedTuple):
             they repeat versions by other writers.
         to: The time to roll back to.
         at: The time of the rollback, which is after every change that it undoes.
-        selector: Selects the memories; None for all.
+        selector: Selects the memories; None means all.
         late: Maps the hash of each version that may be backdated to the action that wrote it and
             the time; see `_find_written_after`.
     """

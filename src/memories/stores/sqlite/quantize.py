@@ -193,7 +193,7 @@ class Quantizer:
         Args:
             query: The rotated query, shape (dimension,).
             bits: The codes, shape (words, n).
-            among: The indexes to choose from, in ascending order; None for all.
+            among: The indexes to choose from, in ascending order; None means all.
             least: The minimum number to return.
         """
         count = bits.shape[1]

@@ -343,7 +343,7 @@ class VectorIndex:
             db: A connection inside a transaction.
             selected: Selects the records.
             query: The rotated query.
-            least: At least this many windows are scored, beginning with the nearest; None for all.
+            least: The minimum number of windows to score, nearest first; None means all.
         """
         blocks = self._load_blocks(db)
         windows = blocks.windows

@@ -346,7 +346,7 @@ def _find_aspect(words: Sequence[Word]) -> str:
 
 
 def _find_kinds(words: Sequence[Word]) -> set[str]:
-    """Return the kinds, such as operating system, of known values among these words."""
+    """Return the kinds of known values among these words: "linux" is an operating system."""
     parts = [part for word in words for part in word.shown.lower().split()]
     return {KINDS[part] for part in parts if part in KINDS}
 

@@ -128,7 +128,7 @@ def verb_of(word: Word) -> str:
 
 
 def has_detail(old: Sequence[Word], new: Sequence[Word]) -> bool:
-    """Return whether an old text says more than a new one that announces a change."""
+    """Return whether an old text has details that are missing in a new text about a change."""
     others = [word for word in old if word.key not in keys_of(new) and word.key[0] != "@"]
     return not all(is_soft(word) or verb_of(word) for word in others)
 

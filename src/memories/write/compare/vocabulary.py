@@ -256,7 +256,7 @@ def join_dates(words: Sequence[Word]) -> list[Word]:
 
 
 def _month_of(word: Word) -> int:
-    """Return the number of the month that a word names, perhaps abbreviated; 0 for other words."""
+    """Return the number of the month that a word names or abbreviates; 0 for other words."""
     name = GROUP.get(word.key, word.key).removeprefix("=")
     return MONTHS.index(name) + 1 if name in MONTHS else 0
 
