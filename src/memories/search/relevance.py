@@ -46,7 +46,7 @@ class Relevance(NamedTuple):
 
     @classmethod
     def of(cls, config: "Config") -> Self:
-        """Return the values that are set in the settings."""
+        """Return the values from the settings."""
         return cls(
             config.freshness_decay_rate,
             config.freshness_min,

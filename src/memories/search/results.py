@@ -276,7 +276,7 @@ def with_verdicts(
 
 
 def _round_evidence(evidence: Evidence, *, is_turn: bool) -> dict[str, float | int | None]:
-    """Return the rounded evidence by name; None for properties that only turns have."""
+    """Return the rounded evidence, keyed by name; None for properties that only turns have."""
     numbers: dict[str, float | int | None] = dict.fromkeys(_EVIDENCE)
     for name, field in _EVIDENCE.items():
         value = getattr(evidence, field)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MATCHES = 100  # minimum number of turns to find by words, and by vector
-MIN_READ = 24  # minimum number of the best records to read
+MIN_READ = 24  # minimum number of best records to read
 YEARS_BACK = 4  # how many past years are tried for a date without a year
 # The words of this many neighbours count as a turn's own, because an answer follows its question.
 # For similarity, the neighbours are `BESIDE` turns on each side.

@@ -94,7 +94,7 @@ class Record(NamedTuple):
         return None
 
     def read_list(self, field: str) -> tuple[str, ...]:
-        """Return the items of a field that holds a list separated by spaces; empty without it."""
+        """Return the space-separated items of a field; empty if the field is missing."""
         return tuple(str(self.fields.get(field, "")).split())
 
 

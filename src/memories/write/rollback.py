@@ -449,8 +449,8 @@ class Rollback(NamedTuple):
             fields = {name: value for name, value in fields.items() if name not in _ACCEPTED}
             ended_by = PENDING
         if change.action == "delete":
-            # With this label, a record that ended when it was created would be erased with its
-            # successor.
+            # With this label, the new record would look like a reviewed one that was merged into
+            # its successor, and would be erased together with it (`forget.find_repeating`).
             labels.pop(HELD, None)
             ended_by, successor = self._end_of(then, latest)
             links = {name: then.fields.get(name) for name in versions.LINK}

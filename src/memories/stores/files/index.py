@@ -139,7 +139,7 @@ class Index(SQLiteStore):
                 patch = patch_for_copy(record, before[ref])
                 if patch is not None:
                     patches.append(patch)
-            # The previous records by their text: if a record has a new position, it keeps its read
+            # The previous records, keyed by text. A record that has a new position keeps its read
             # count and vectors.
             twins = {(record.ref.group, record.text): record for record in before.values()}
             copies = [(record, twins.get((record.ref.group, record.text))) for record in new]

@@ -351,7 +351,7 @@ class SQLiteFile:
     def _open(self) -> apsw.Connection:
         """Open a connection for this thread, if the file and its log are safe to use.
 
-        Close the connections of threads that have ended.
+        Also close the connections of threads that have ended.
         """
         self._disinherit()
         engine.refuse_unsafe(self.path)

@@ -248,7 +248,7 @@ END;
 """
 
 
-# The triggers in a store are compared with this text, so not even its whitespace must ever change.
+# The triggers in a store are compared with this text, so even its whitespace must never change.
 CREATE_TRIGGERS = "".join(
     (
         _make_added_trigger(),

@@ -447,7 +447,7 @@ class _Corpus(NamedTuple):
 
 
 class _Scope(NamedTuple):
-    """The limits of a search: a condition on `{seq}` with its values, and the maximum of rows."""
+    """The limits of a search: a condition on `{seq}`, its values, and the most rows to return."""
 
     condition: str
     values: tuple[str | int, ...]

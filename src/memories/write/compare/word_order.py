@@ -103,7 +103,7 @@ def _parts(words: Sequence[Word]) -> list[Word]:
 
 def _is_fronted(fronted: Sequence[Word], plain: Sequence[Word]) -> bool:
     """Return whether the adjunct at the start of one text is at the end of the other. In languages
-    that put the verb right after such an adjunct, it may be anywhere in the other text.
+    that put the verb right after such an adjunct, the adjunct may be anywhere in the other text.
     """
     if len(fronted) != len(plain) or not fronted or not _may_move(fronted):
         return False
