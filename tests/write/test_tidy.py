@@ -115,6 +115,16 @@ def test_a_memory_that_changed_in_the_meantime_is_not_touched(
     assert memories.get(stale).content == "Postgres is on 5434, see compose.yml"
 
 
+def test_each_copy_of_a_text_is_proposed_for_deletion(memories: Memories) -> None:
+    first, *copies = (memories.create("Deploys run on Fridays", force=True).id for _ in range(4))
+    assert [repeat.memory.id for repeat in memories.duplicates()] == copies[::-1]
+    assert {repeat.of[0].id for repeat in memories.duplicates()} == {first}
+    memories.truth.tidy()
+    proposals = [record.id for record in memories.list(pending=True).memories]
+    memories.review.accept(proposals)
+    assert [record.id for record in memories.list().memories] == [first]
+
+
 @pytest.mark.parametrize("change", ["delete", "update"])
 def test_the_last_copy_of_a_text_is_not_deleted(
     memories: Memories, now: list[datetime], change: str

@@ -91,7 +91,11 @@ class Comparison(NamedTuple):
 
 
 def compare_draft(
-    writer: Writer, draft: Draft, vectors: Any, where: Filter | None = None
+    writer: Writer,
+    draft: Draft,
+    vectors: Any,
+    where: Filter | None = None,
+    older_than: str | None = None,
 ) -> Comparison:
     """Compare a draft with stored memories: those of its project whose confidence is high enough.
 
@@ -99,6 +103,7 @@ def compare_draft(
         draft: The draft.
         vectors: The draft's vectors.
         where: The memories to compare it with; by default, all live ones in the namespace.
+        older_than: The draft may repeat only memories whose ids precede this one.
     """
     threshold = 1.0
     if writer.embedder is not None:
@@ -112,11 +117,17 @@ def compare_draft(
             related.append(rival)
     if not related:
         return Comparison(rivals=rivals)
-    return _compare_words(writer, draft, vectors, related, threshold)._replace(rivals=rivals)
+    comparison = _compare_words(writer, draft, vectors, related, threshold, older_than)
+    return comparison._replace(rivals=rivals)
 
 
 def _compare_words(
-    writer: Writer, draft: Draft, vectors: Any, related: Sequence[Candidate], threshold: float
+    writer: Writer,
+    draft: Draft,
+    vectors: Any,
+    related: Sequence[Candidate],
+    threshold: float,
+    older_than: str | None,
 ) -> Comparison:
     """Compare a draft, word by word, with memories that it may repeat or correct."""
     # These modules read word lists, which most drafts don't need.
@@ -139,6 +150,8 @@ def _compare_words(
         if relation in (Relation.SAME, Relation.DUPLICATE):
             if any(draft.tags.get(key) != record.labels.get(key) for key in writer.within):
                 continue
+            if older_than is not None and record.ref.group >= older_than:
+                continue
             if relation is Relation.SAME:
                 same.append(record)
             else:
@@ -153,6 +166,8 @@ def _compare_words(
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
             differing.append(_to_similar(writer, candidate, difference))
+    if older_than is not None:
+        same.reverse()  # so that all copies of a text repeat the first one
     return Comparison(
         same=_choose_repeated(writer, same, draft, vectors),
         duplicates=tuple(duplicates[:MAX_SIMILAR]),
@@ -162,10 +177,14 @@ def _compare_words(
 
 
 def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
-    """Compare a stored memory with the others, as if it were new."""
+    """Compare a stored memory with the others, as if it were new. It may repeat only older ones."""
+    return compare_draft(writer, _make_draft(record), vectors, older_than=record.ref.group)
+
+
+def _make_draft(record: Record) -> Draft:
+    """Return a stored memory as a draft for a comparison with the other memories."""
     # With `supersedes`, the record is not compared with itself.
-    draft = Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
-    return compare_draft(writer, draft, vectors)
+    return Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
 
 
 def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
@@ -177,7 +196,7 @@ def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
     if memory.pending:
         return memory
     vectors = read_vectors(writer, [record]).get(record.ref)
-    same = compare_stored(writer, record, vectors).same
+    same = compare_draft(writer, _make_draft(record), vectors).same
     return memory if same is None else replace(memory, same_as=same.ref.group)
 
 
@@ -362,4 +381,4 @@ def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Simila
         same = comparison.same
         similar = Similar(same.ref.group, same.text, 1.0, same.created_at, same.labels.get("agent"))
         repeated = (similar, *repeated)
-    return tuple(memory for memory in repeated if memory.id < record.ref.group)
+    return repeated

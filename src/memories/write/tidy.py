@@ -355,10 +355,9 @@ def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestio
         vectors = read_vectors(writer, page)
         for record in page:
             comparison = compare_stored(writer, record, vectors.get(record.ref))
-            repeated = [similar.id for similar in comparison.duplicates]
+            older = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
-                repeated.insert(0, comparison.same.ref.group)
-            older = [memory_id for memory_id in repeated if memory_id < record.ref.group]
+                older.insert(0, comparison.same.ref.group)
             if older and record.key is None:
                 yield from _find_repetition(writer, record, older)
             elif not versions.has_link(record) and not versions.has_expired(record, writer.now):
