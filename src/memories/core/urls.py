@@ -103,8 +103,8 @@ def _mask_user(head: str) -> str:
 
 
 def store_option(config: "Config") -> str:
-    """Return a space and the option `--store` of the current command, without a password; empty if
-    it has none.
+    """Return the option `--store` of the current command, after a space and without a password;
+    empty if the command doesn't have the option.
     """
     if config.sources["store"] != "flag":
         return ""

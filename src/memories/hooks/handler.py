@@ -326,8 +326,8 @@ class EventHandler:
         def announce() -> None:
             """Send the session block and the notice about a missed recall, if there are any.
 
-            The notice includes the block from the moment that the block is built, below. Nothing
-            slow may happen before the notice is sent, because this hook may be killed too.
+            Once the block has been built (below), `notice` includes it. Nothing slow may happen
+            before the notice is sent, because this hook may be killed too.
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})

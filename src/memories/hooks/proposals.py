@@ -131,9 +131,9 @@ def propose(
 
 
 def _find(utterance: Utterance, rate: Rate | None) -> list[CandidateSentence]:
-    """Return the candidates in an utterance; of pasted text, only the fact after "Remember this:".
+    """Return the candidates in an utterance.
 
-    The typed part alone doesn't show what follows such a request.
+    Candidates in pasted text are left out, except a fact after a typed "Remember this:".
     """
     found = candidates(utterance.text, utterance.role, rate)
     if not utterance.typed or utterance.typed == utterance.text:

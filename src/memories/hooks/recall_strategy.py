@@ -39,8 +39,8 @@ _MAX_QUERY = 4_096
 def query_of(prompt: str, typed: str = "") -> str:
     """Return a prompt as a query: no longer than allowed, without forbidden characters.
 
-    Of a long prompt, only the typed part counts, and its middle is left out, since a question
-    stands before or after pasted text.
+    If the prompt is too long, only the typed part is used. If that is still too long, its middle is
+    left out, since a question usually comes before or after pasted text.
 
     Args:
         prompt: The prompt.

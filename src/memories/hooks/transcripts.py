@@ -76,7 +76,7 @@ class Utterance(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """The message id of the turn. Storing this utterance again adds no second turn, because the
+        """The message id of the turn. Storing this utterance again doesn't add a turn, because the
         id stays the same.
         """
         return f"{self.role}:{self.digest}:{self.number}"

@@ -93,7 +93,7 @@ def add(call: Call) -> Answer:
     for number, turn in enumerate(turns):
         if "created_at" in turn:
             turn["created_at"] = parse_time_in_zone(turn["created_at"], now)
-        if call.key is not None:  # so that a retry after the server was killed stores no turn twice
+        if call.key is not None:  # a retry after the server was killed must not store a turn twice
             digest = hashlib.sha256(f"{call.who.id}/{call.key}".encode()).hexdigest()
             turn.setdefault("message_id", f"{digest[:32]}-{number}")
         drafts.append(TurnDraft(**turn))

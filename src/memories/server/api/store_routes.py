@@ -226,7 +226,7 @@ def _namespaces_to_import(call: Call, *, trusted: bool) -> tuple[str, ...] | Non
 # read everything again
 MAX_MISSED = 1_000
 
-Seen = dict[str, int]  # by namespace, the number of the last entry that was sent
+Seen = dict[str, int]  # the number of the last entry that was sent, keyed by namespace
 
 
 async def changes(call: Call) -> Response:
