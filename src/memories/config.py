@@ -19,7 +19,7 @@ from memories.settings import namespace as parse_namespace
 if TYPE_CHECKING:
     from memories.guard.rules import Rule
 
-Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and its values by name
+Layer = tuple[str, Mapping[str, Any]]  # a source of settings, and its values, keyed by name
 _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
 # Suffixes that SQLite and this program append to the name of a store for the files next to it.

@@ -76,7 +76,7 @@ def _extension(path: str) -> str:
 
 @functools.cache
 def _read_patterns() -> Mapping[str, Sequence[str]]:
-    """Return the patterns for definitions, by file extension."""
+    """Return the patterns for definitions, keyed by file extension."""
     patterns: dict[str, list[str]] = {}
     current: list[str] = []
     for line in _FILE.read_text().splitlines():

@@ -80,14 +80,14 @@ class Host(NamedTuple):
         programs: The names of its programs; the host counts as installed if one of them is on PATH.
         folders: Templates for its own folder. The first one that exists is used; if any exists, the
             host counts as installed.
-        user: Templates of its files for all of a user's projects, by the files' purpose.
+        user: Templates of its files for all of a user's projects, keyed by purpose.
         windows_folders: The `folders` on Windows; empty if they are the same there.
-        project: Its files in a project, by their purpose; empty if it has none.
+        project: Its files in a project, keyed by purpose; empty if it has none.
         servers: The path of the object that contains the MCP servers in its file.
         entry: Fields of a server's entry: `first`, then the command, then `last`.
         command: `list` if an entry has the program and its arguments in one list.
         comments: Whether its JSON may have comments.
-        hooks: Its events, by our names for them.
+        hooks: Its events, keyed by our names for them.
         flat: Whether its events list commands instead of groups of commands.
         notes: What the user must know or do.
     """
@@ -160,7 +160,7 @@ def _read_table() -> dict[str, Any]:
 
 @functools.cache
 def load_hosts() -> Mapping[str, Host]:
-    """Return the hosts by name, in the order of `hosts.toml`."""
+    """Return the hosts, keyed by name, in the order of `hosts.toml`."""
     hosts = {}
     for name, row in _read_table()["hosts"].items():
         host = Host(**row)

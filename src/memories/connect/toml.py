@@ -53,7 +53,7 @@ def put(text: str, table: Table, rows: Mapping[str, Any]) -> str:
 
     Args:
         text: The text.
-        table: The name of the table, by its parts.
+        table: The parts of the table's name.
         rows: The table's content: texts, numbers, lists of texts, and mappings of texts.
 
     Raises:

@@ -50,7 +50,7 @@ WRITES = {
     "rollback": "", "add_turns": "", "update_conversation": "", "forget_turns": "",
     "pin": "", "unpin": "", "move": "",
 }  # fmt: skip
-# By method, the position and name of the argument with the query or the written text.
+# For each method, the position and name of the argument with the query or the written text.
 _TEXTS = {
     "search": (0, "query"), "explain": (0, "query"), "find_candidates": (0, "query"),
     "search_scratchpad": (0, "query"), "create_many": (0, "drafts"), "update": (1, "content"),

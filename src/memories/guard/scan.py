@@ -70,8 +70,8 @@ class _Group(NamedTuple):
 
 
 class RuleSet(NamedTuple):
-    """Rules by their literals, grouped so that one search for a character can exclude an entire
-    group.
+    """Rules, keyed by their literals and grouped, so that one search for a character can exclude an
+    entire group.
 
     Attributes:
         tokens: Rules for tokens, which are at least 16 characters without a space.

@@ -143,7 +143,7 @@ def _pattern(*, latin_only: bool) -> str:
     """Return the pattern of all words, or of those in the Latin alphabet, grouped by first
     letter.
     """
-    endings: dict[str, list[str]] = {}  # the rest of each word, by its first letter
+    endings: dict[str, list[str]] = {}  # the rest of each word, keyed by its first letter
     for word in sorted(_words(), key=len, reverse=True):
         if latin_only and word[0] > _LATIN:
             continue

@@ -212,7 +212,7 @@ def _previous_hash(link: Link, predecessor: Link | None) -> str | None:
 def _names(
     store: Store, links: Sequence[Link], conversation: str | None
 ) -> dict[tuple[str, str], str]:
-    """Return the names of conversations by namespace and digest.
+    """Return the names of conversations, keyed by namespace and digest.
 
     Only existing conversations, and the requested one, can be named.
     """

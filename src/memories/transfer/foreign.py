@@ -157,7 +157,9 @@ class Importer:
         self._begin: Callable[[], None] | None = begin
         self._names: set[int] = set()  # hashes
         self._previous = "", terms.now  # conversation and time of the last message
-        self._redacted: dict[str | None, tuple[str, ...]] = {}  # kinds of secrets removed, by draft
+        self._redacted: dict[
+            str | None, tuple[str, ...]
+        ] = {}  # kinds of secrets removed, keyed by draft
         self._terms, self._embedder = terms, embedder
         self._store = store
         try:

@@ -295,7 +295,7 @@ class _Importer:
         self._dry_run = dry_run
         self._blocked: set[Ref] = set()
         self._checked: set[Part] = set()
-        self._linked: dict[str, set[str]] = {}  # ids of memories by namespace
+        self._linked: dict[str, set[str]] = {}  # ids of memories, keyed by namespace
 
     def begin(self, header: Header) -> None:
         """Read the header."""
