@@ -148,6 +148,7 @@ def test_every_alias_runs_its_command(memory: Command) -> None:
     assert memory("show", memory_id).json["content"] == "The store port is 5433"
     assert memory("rm", memory_id).json == {"id": memory_id, "deleted": True}
     assert memory("ls").json["count"] == 3
+    assert memory("undelete", memory_id).json["content"] == "The store port is 5433"
 
 
 @pytest.mark.parametrize(

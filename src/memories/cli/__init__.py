@@ -83,6 +83,7 @@ ALIASES = {
     "ls": "list",
     "show": "get",
     "rm": "delete",
+    "undelete": "restore",
 }
 
 _HEAD = """\
