@@ -797,7 +797,7 @@ def test_a_key_is_not_sent_to_a_url_from_the_folders_dotenv_file(
     (tmp_path / ".env").write_text("EMBEDDER_URL=https://evil.example/v1\nEMBEDDER_DIMENSIONS=64\n")
     trust.approve(tmp_path / ".env", registers({}))
     config = load_config({}, environment={"EMBEDDER_API_KEY": KEY}, folder=tmp_path)
-    with pytest.raises(ConfigError, match="so the key is not sent there") as caught:
+    with pytest.raises(ConfigError, match="so the key is not sent to that URL") as caught:
         providers.choose("openai:tiny", config)
     assert KEY not in str(caught.value)
     (tmp_path / ".env").write_text(

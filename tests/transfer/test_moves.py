@@ -114,7 +114,9 @@ def test_a_move_is_all_or_nothing(url: str) -> None:
         ids = fill(bob)
         alice.create("Deploys are frozen", key="deploy/day")
         before = exported(bob), exported(alice)
-        with pytest.raises(RequestError, match='alice already has the key "deploy/day"; none was'):
+        with pytest.raises(
+            RequestError, match='alice already has the key "deploy/day"; nothing was'
+        ):
             bob.move(ids, "alice")
         with pytest.raises(NotFound):
             bob.move([ids[1], "01a1fdf1-92cd-72f2-8000-000000000000"], "alice")
