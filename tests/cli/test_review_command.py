@@ -303,7 +303,9 @@ def test_only_a_review_changes_waiting_memories(memory: Command, captured: list[
         assert answer.code == 1
         assert f"memory review accept {captured[0]}" in answer.error
     assert memory("delete", captured[0]).code == 0
-    assert memory("restore", captured[0]).json["pending"] is True
+    restored = memory("restore", captured[0]).json
+    hint = "it was rejected, and is waiting for review again"
+    assert (restored["pending"], restored["hint"]) == (True, hint)
     assert memory("forget", captured[0], "--yes").code == 0
     assert waiting(memory) == set(captured[1:])
 

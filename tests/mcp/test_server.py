@@ -1269,7 +1269,9 @@ def test_agents_neither_see_nor_accept_memories_that_wait_for_review(
         assert "Deploys" not in modern.text_of(tool, **arguments)
     assert hits(modern.call("list_memories", deleted=True)) == []
     assert modern.call("delete_memory", id=rejected.id)["deleted"] is True
-    assert "pending" in modern.call("restore_memory", id=rejected.id)["memory"][0]["marks"]
+    restored = modern.call("restore_memory", id=rejected.id)
+    assert "pending" in restored["memory"][0]["marks"]
+    assert restored["hint"] == "it was rejected, and is waiting for review again"
     for tool, arguments in {
         "restore_memory": {},
         "update_memory": {"content": "Deploys happen on Fridays"},

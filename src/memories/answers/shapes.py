@@ -65,6 +65,7 @@ HINT_SUSPICIOUS = (
 )
 HINT_OUTDATED = "nothing was done: the proposal is out of date; for new proposals, run: memory tidy"
 HINT_PENDING = "stored, but hidden until you accept it; to decide, run: memory review"
+HINT_PENDING_AGAIN = "it was rejected, and is waiting for review again"
 HINT_WAITS = (
     "nothing was stored: a memory that says the same thing is already waiting for review; to "
     "decide, run: memory review"
@@ -157,6 +158,8 @@ def change_hint(
     missing = [f'"{key}"' for key in remove_tags if key not in before.tags]
     if missing:
         parts.append(f"the memory has no tag {' or '.join(missing)}")
+    elif record.pending:
+        parts.append(HINT_PENDING_AGAIN)
     elif is_unchanged(before, record, changes):
         parts.append(HINT_UNCHANGED)
     if record.corrected_by is not None:
@@ -185,6 +188,8 @@ def is_unchanged(
     before: "Memory | History", record: "Memory", changes: Mapping[str, Any] = _NONE
 ) -> bool:
     """Return whether an update with these arguments left a memory as it was."""
+    if record.pending:  # a rejected memory was restored, which adds no version
+        return False
     return before.version == record.version and not changes.get("not_corrects")
 
 

@@ -405,8 +405,9 @@ def _restate(call: Call, action: str, change: Callable[[], Memory]) -> Answer:
     """Make a change as `_change_once` does; the answer includes a hint about changed links."""
     before = _read_before(call)
     memory = _change_once(call, action, change)
-    is_retry = before is not None and before.version == memory.version
-    return memory_answer(memory, None if is_retry else before)
+    # A rejected memory that is restored awaits review again, without a new version.
+    has_changed = before is None or before.version != memory.version or memory.pending
+    return memory_answer(memory, before if has_changed else None)
 
 
 def pin(call: Call) -> Answer:
