@@ -487,7 +487,7 @@ def _render_tokens(listed: "Sequence[Token]") -> str:
         if token.last_used_at:
             line += f"  last used {format_time(token.last_used_at)}"
         else:
-            line += "  never used"
+            line += "  no recorded use"
         lines.append(line)
     return "\n".join(lines) or "There are no tokens."
 
