@@ -117,6 +117,8 @@ def test_undoing_a_rollback_that_restored_a_memory_brings_back_its_text_and_stat
     clock.move()
     affected = memories.rollback(before)
     assert memories.get(made).content == TEXT
+    [step] = [step for step in affected.steps if step.id == made]
+    assert (step.action, step.content) == ("restore", TEXT)
     clock.move()
     assert affected.undo_to is not None
     undone = memories.rollback(affected.undo_to, where=affected.undo_where)

@@ -48,7 +48,8 @@ class Step(NamedTuple):
         id: The memory, or the conversation and the index of the turn.
         action: `delete`, `forget` or `tag`; in a rollback `delete`, `restore`, `update`, `pend` or
             `reject`. `left` means that nothing was done.
-        content: The beginning of the content before the action.
+        content: The beginning of the content before the action; in a rollback, of the content that
+            an `update`, a `restore` or a `pend` brings back.
         reason: Why the memory or turn was left unchanged. For a delete: which memory the deleted
             one had replaced, if that memory stays hidden.
     """

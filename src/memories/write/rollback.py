@@ -80,10 +80,7 @@ class Restoration(NamedTuple):
     @property
     def weight(self) -> int:
         """The total length of the versions' texts, in characters."""
-        characters = len(self.latest.text)
-        if self.then is not None:
-            characters += len(self.then.text)
-        return characters
+        return sum(len(record.text) for record in (self.latest, self.then) if record is not None)
 
 
 class _Links(NamedTuple):
@@ -152,7 +149,8 @@ class Rollback(NamedTuple):
                     changed += len(written)
                     tally.note_links(change.latest for change in written)
                 for change in done:
-                    tally.add(change.action, change.latest, change.reason)
+                    brought_back = None if change.action == "delete" else change.then
+                    tally.add(change.action, brought_back or change.latest, change.reason)
             tally.find_current_again(store, self.at)
         return tally.result(dry_run=dry_run, at=self.at)
 
