@@ -1,7 +1,6 @@
 """Writes and recognizes the command that starts this program in a host's configuration.
 
-It also finds other programs with our names, and older installations of this program, that may be
-started instead.
+It also finds other programs with our names that may be started instead.
 """
 
 import os
@@ -27,8 +26,6 @@ _VARIABLES = re.compile(  # assignments at the start of a shell command
 )
 NAMES = ("memoriae", "memory")  # names of the command; agents use the first, which is unique
 _INSTALLED = ("/uv/tools/", "/pipx/venvs/")
-_OLD_NAME = "memories"  # the distribution's name before it was published
-_SCRIPTS = ("bin/memory", "Scripts/memory.exe")
 _MODULES = (["-P", "-m", "memories"], ["-m", "memories"])
 _LAUNCHERS = (["uvx"], ["uv", "tool", "run"], ["pipx", "run"])
 _MARKS = (b"memories.__main__", b"-m memories")
@@ -230,18 +227,14 @@ def program_of(words: Sequence[str]) -> str:
 
 
 class OtherProgram(NamedTuple):
-    """A sentence about a program or installation that may be started instead, and the remedy."""
+    """A sentence about a program that may be started instead, and the remedy."""
 
     problem: str
     remedy: str
 
 
-def find_conflicts(environment: Mapping[str, str]) -> list[OtherProgram]:
-    """Return the programs and installations that may be started instead of this one."""
-    return [*_other_programs(environment), *_old_distribution(), *_old_tools(environment)]
-
-
-def _other_programs(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
+def find_conflicts(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
+    """Yield the programs that a shell starts instead of this one."""
     for name in NAMES:
         first = shutil.which(name, path=environment.get("PATH"))
         if first is None or is_same_file(first, find_beside(name)) or is_ours(first):
@@ -252,48 +245,3 @@ def _other_programs(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
         if name != NAMES[0]:
             remedy += f", or type {NAMES[0]} instead of {name}; agents call {NAMES[0]}"
         yield OtherProgram(problem, remedy)
-
-
-def _old_distribution() -> Iterator[OtherProgram]:
-    """Yield the distribution in this environment that has our old name."""
-    from importlib import metadata
-
-    try:
-        version = metadata.version(_OLD_NAME)
-    except metadata.PackageNotFoundError:
-        return
-    yield OtherProgram(
-        f"the distribution {_OLD_NAME} {version} is installed next to memoriae and contains the "
-        "same package",
-        f"run: {sys.executable} -m pip uninstall {_OLD_NAME} && {install_command()}",
-    )
-
-
-def _old_tools(environment: Mapping[str, str]) -> Iterator[OtherProgram]:
-    """Yield the environments in which uv and pipx installed this program under its old name."""
-    for tool, folders in _tool_folders(environment).items():
-        for folder in folders:
-            prefix = folder / _OLD_NAME
-            is_old = any((prefix / place).exists() for place in _SCRIPTS)
-            if is_old and not prefix.samefile(sys.prefix):
-                uninstall = f"{tool} uninstall {_OLD_NAME}"
-                yield OtherProgram(
-                    f"{prefix} is an older installation of this program",
-                    f"run: {uninstall} && {install_command()}",
-                )
-
-
-def _tool_folders(environment: Mapping[str, str]) -> dict[str, list[Path]]:
-    """Return the folders in which each tool keeps the environments of installed programs."""
-    user = Path.home()
-    data = Path(environment.get("XDG_DATA_HOME") or user / ".local" / "share")
-    if os.name == "nt":
-        data = Path(environment.get("APPDATA") or user / "AppData" / "Roaming")
-    uv, pipx = environment.get("UV_TOOL_DIR"), environment.get("PIPX_HOME")
-    uv_folders = [data / "uv" / "tools", data / "uv" / "data" / "tools"]
-    pipx_homes = [data / "pipx", user / ".local" / "pipx", user / "pipx"]
-    if uv:
-        uv_folders = [Path(uv)]
-    if pipx:
-        pipx_homes = [Path(pipx)]
-    return {"uv tool": uv_folders, "pipx": [folder / "venvs" for folder in pipx_homes]}
