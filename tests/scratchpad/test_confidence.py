@@ -1,4 +1,4 @@
-"""The hot tier reports the store's confidence, or none if an older version wrote the file."""
+"""The hot tier reports the store's confidence."""
 
 import random
 import re
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from memories import Memories
-from memories.scratchpad.file import load
-from memories.scratchpad.hot_tier import needs_refresh
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -42,18 +40,6 @@ class Clock:
 def figures(hits: "tuple[Hit, ...] | list[Hit]") -> dict[str, dict[str, Any]]:
     """Return the figures of each hit, by id."""
     return {hit.id: {name: getattr(hit.memory, name) for name in FIGURES} for hit in hits}
-
-
-def make_older(file: Path) -> None:
-    """Turn a file into one from an older version: it has a time of expiry, and lacks the
-    times from which confidence is computed.
-    """
-    from memories.scratchpad.text import seal
-
-    text = re.sub(
-        r"  aging_from: .*\n", '  expires: "2999-01-01T00:00:00.000Z"\n', file.read_text()
-    )
-    file.write_text(seal(re.sub(r"  reinforced: .*\n", "", text)))
 
 
 @pytest.mark.first(3)
@@ -120,54 +106,21 @@ def test_a_decayed_memory_is_hidden_until_the_setting_is_lower(
         assert hit.memory.confidence == 0.0417
 
 
-def test_an_older_file_has_no_confidence_until_it_is_refreshed(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("invalid", ["soon", "2026-13-01", "2026-01-01"])
+def test_a_memory_with_an_invalid_time_ages_from_its_last_change(
+    home: Path, monkeypatch: pytest.MonkeyPatch, invalid: str
 ) -> None:
     monkeypatch.setenv("EMBEDDER", "none")
     clock = Clock()
     with Memories(namespace="bob", clock=clock) as memories:
-        memories.create("ocelot sighting in the park", decay="contextual", confidence=0.9)
-        memories.create("ocelot sighting at the pier")
-    file = home / "bob" / "scratchpad.yaml"
-    make_older(file)
-    assert "aging_from" not in file.read_text()
-    clock.now += timedelta(hours=360)
-    with Memories(namespace="bob", clock=clock) as memories:
-        result = memories.search_scratchpad("ocelot sighting", offline=True).explanation
-        assert [(hit.content, hit.memory.confidence) for hit in result.hits] == [
-            ("ocelot sighting at the pier", 1.0)
-        ]
-        assert result.note.startswith("a memory is left out: an older version wrote the scratchpad")
-        shown = memories.offline()
-        assert shown is not None
-        assert ([entry.content for entry in shown.entries], len(shown.notes)) == (
-            ["ocelot sighting at the pier"],
-            1,
-        )
-        deep = figures(memories.search("ocelot sighting"))
-        hot = memories.search_scratchpad("ocelot sighting").explanation
-        assert (figures(hot.hits), hot.note) == (deep, "")
-        assert {round(values["confidence"], 2) for values in deep.values()} == {1.0, 0.45}
-        pad = load(home, "bob")
-        assert pad is not None
-        assert not needs_refresh(memories._scratchpads.pad_file("bob"), pad, clock())
-    assert "aging_from" in file.read_text()
-    assert "expires" not in file.read_text()
-
-
-@pytest.mark.parametrize("invalid", ["soon", "2026-13-01", "2026-01-01"])
-def test_a_memory_with_an_invalid_time_is_left_out(
-    home: Path, monkeypatch: pytest.MonkeyPatch, invalid: str
-) -> None:
-    monkeypatch.setenv("EMBEDDER", "none")
-    with Memories(namespace="bob") as memories:
         memories.create("ocelot sighting", decay="contextual")
+        clock.now += timedelta(hours=360)
         file = home / "bob" / "scratchpad.yaml"
         file.write_text(re.sub(r"aging_from: .*", f'aging_from: "{invalid}"', file.read_text()))
         result = memories.search_scratchpad(
             "ocelot sighting", offline=True, min_confidence=0
         ).explanation
-        assert result.hits == ()
+        assert [hit.memory.confidence for hit in result.hits] == [0.5]
         file.write_text(re.sub(r"decay: .*", 'decay: "weekly"', file.read_text()))
         assert memories.offline() is None
         [note] = memories.scratchpad().notes

@@ -73,7 +73,7 @@ class Entry(NamedTuple):
         decay: Its decay policy; None if it is stable.
         confidence: The base confidence, which its writer declared.
         aging_from: When its decay began, because its text was written or confirmed, ISO 8601 in
-            UTC. May be empty for a stable memory; then `written` is used.
+            UTC. If it is empty, `written` is used.
         reinforced: When it was last reinforced, if it was.
         suspicious: The names of the rules that mark its text as a possible instruction to a model,
             separated by spaces; usually empty.
@@ -212,44 +212,21 @@ def _cited_by(entry: Entry, now: datetime) -> Cited:
     )
 
 
-def has_age(entry: Entry) -> bool:
-    """Return whether the time when a memory's decay began is known, or not needed.
-
-    Without that time, which older programs did not write, its confidence can't be computed.
-    """
-    return entry.decay is None or _parse_time(entry.aging_from) is not None
-
-
-def describe_unknown_ages(entries: Iterable[Entry]) -> str:
-    """Return a sentence that counts the entries without a known age; empty if there are none."""
-    count = sum(not has_age(entry) for entry in entries)
-    if not count:
-        return ""
-    subject = "a memory is" if count == 1 else f"{count} memories are"
-    age = "its age" if count == 1 else "their ages"
-    return (
-        f"{subject} left out: an older version wrote the scratchpad, and only the store knows {age}"
-    )
-
-
-def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> float | None:
-    """Return the confidence that the store would report, or None if it can't be known."""
+def compute_confidence(entry: Entry, now: datetime, half_life_hours: float) -> float:
+    """Return the confidence that the store would report."""
     if entry.decay is None:
         return entry.confidence
-    if not has_age(entry):
-        return None
     from memories.read import versions  # not needed for stable memories, the majority
     from memories.stores.records import Collection, Record, Ref
 
     ref = Ref(Collection.MEMORY, entry.namespace, entry.id, 1)
-    record = Record(ref, "", now, fields=record_fields(entry))
+    record = Record(ref, "", parse_time(entry.written, now), fields=record_fields(entry))
     return versions.confidence(record, now, half_life_hours)
 
 
 def is_confident(entry: Entry, rules: EntryRules, now: datetime) -> bool:
-    """Return whether an entry's confidence is known and high enough for the settings."""
-    confidence = compute_confidence(entry, now, rules.half_life_hours)
-    return confidence is not None and confidence >= rules.min_confidence
+    """Return whether an entry's confidence is high enough for the settings."""
+    return compute_confidence(entry, now, rules.half_life_hours) >= rules.min_confidence
 
 
 def select_confident(entries: Iterable[Entry], rules: EntryRules, now: datetime) -> list[Entry]:

@@ -12,8 +12,6 @@ from memories.scratchpad import file
 from memories.scratchpad.entries import (
     Entry,
     EntryRules,
-    describe_unknown_ages,
-    has_age,
     parse_time,
     select_confident,
     with_verdicts,
@@ -57,15 +55,8 @@ class Scratchpad(NamedTuple):
         return self._replace(entries=with_verdicts(self.entries, judge, now))
 
     def select_confident(self, rules: EntryRules, now: datetime) -> "Scratchpad":
-        """Return this scratchpad with only the entries to show, sorted.
-
-        A note counts the entries left out because their age is unknown.
-        """
-        note = describe_unknown_ages(self.entries)
-        return self._replace(
-            entries=tuple(select_confident(self.entries, rules, now)),
-            notes=(*self.notes, note) if note else self.notes,
-        )
+        """Return this scratchpad with only the entries to show, sorted."""
+        return self._replace(entries=tuple(select_confident(self.entries, rules, now)))
 
     def merged_with(self, shared: "Scratchpad") -> "Scratchpad":
         """Return this scratchpad together with the entries and notes of the shared one."""
@@ -81,8 +72,6 @@ def needs_refresh(pad_file: PadFile, pad: Pad | None, now: datetime) -> bool:
     if pad is None or pad.edited:
         return True
     if (pad.store, pad.stamp, pad.size) != (pad_file.store, pad_file.stamp, pad_file.rules.size):
-        return True
-    if not all(has_age(entry) for entry in pad.entries):
         return True
     if pad.until and now > parse_time(pad.until, now):
         return True

@@ -19,7 +19,6 @@ from memories.read import versions
 from memories.scratchpad.entries import (
     Entry,
     EntryRules,
-    describe_unknown_ages,
     heat,
     is_confident,
     parse_time,
@@ -103,8 +102,8 @@ def find_matches(
         memory = versions.to_memory(record, now, rules.half_life_hours)
         hits.append(Hit(memory, round(match.score, 4), None, None))
     whole = sum(match.is_whole for match in matches)
-    note = describe_unknown_ages(entries)
-    return ScratchpadMatches(Explanation(tuple(hits), (), terms, note, "hot"), tuple(hits[:whole]))
+    explanation = Explanation(tuple(hits), (), terms, tier="hot")
+    return ScratchpadMatches(explanation, tuple(hits[:whole]))
 
 
 class _Words(NamedTuple):
