@@ -39,11 +39,9 @@ from memories.core.events import noting
 from memories.errors import InvalidInput, SystemFault
 from memories.guard.validate import amount
 from memories.hooks import hook as hooks
-from memories.models import SHARED
 
 if TYPE_CHECKING:
     from memories.hooks.flush import Flushed
-    from memories.identity.session_block import BlockRequest, SessionBlock
     from memories.memories import Memories
     from memories.scratchpad.entries import Entry
     from memories.scratchpad.hot_tier import Scratchpad
@@ -233,16 +231,22 @@ def prompt(
     memories that have not been accepted are left out, as are texts that look like instructions to a
     model. If the store can't be reached, the scratchpad file is used, and the exit code is 4.
     """
-    from memories.identity.session_block import BlockRequest, shape
+    from memories.identity.session_block import build_session_block, shape
 
     if budget is not None and not 100 <= budget <= 100_000:
         raise InvalidInput(f'{_BUDGET}, not "{budget}"')
     name, is_partial = _name_project(config, project)
     budget = budget or config.prompt_tokens
-    with noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures:
-        wanted = BlockRequest.of(config, name, budget, "shell" if client is None else client)
-        block = _build_session_block(
-            config, wanted._replace(is_partial=is_partial), shared=not no_shared
+    with (
+        noting(config, "prompt", channel="cli", agent=config.identity, project=name) as figures,
+        open_memories(config, shared=not no_shared) as memories,
+    ):
+        block = build_session_block(
+            memories,
+            project=name,
+            budget=budget,
+            client="shell" if client is None else client,
+            is_partial=is_partial,
         )
         figures["tokens"] = block.tokens
         figures["results"] = len(block.entries) + len(block.sessions)
@@ -252,30 +256,6 @@ def prompt(
         note(SCRATCHPAD_INSTEAD.format(block.degraded))
     emit(shape(block), block.text, compact=block.text)
     return DAMAGED if block.degraded else 0
-
-
-def _build_session_block(
-    config: "Config", wanted: "BlockRequest", *, shared: bool
-) -> "SessionBlock":
-    """Build the block; open the store only if the scratchpad is out of date."""
-    from datetime import UTC, datetime
-
-    from memories.anchors.judge import Judge, cache_of
-    from memories.guard.origin import roots
-    from memories.identity.place import here
-    from memories.identity.session_block import build_for_request, build_from_scratchpad
-    from memories.scratchpad.hot_tier import read_up_to_date
-
-    namespaces = [config.namespace]
-    if shared and config.namespace != SHARED:
-        namespaces.append(SHARED)
-    now = datetime.now(UTC)
-    content = read_up_to_date(config, tuple(namespaces), now)
-    if content is not None:
-        judge = Judge(roots(here(config)), cache_of(config.home, config.namespace))
-        return build_from_scratchpad(wanted, content.with_verdicts(judge, now))
-    with open_memories(config, shared=shared) as memories:
-        return build_for_request(memories, wanted)
 
 
 def _name_project(config: "Config", name: str | None) -> tuple[str | None, bool]:
