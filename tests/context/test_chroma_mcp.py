@@ -18,7 +18,6 @@ from mcp import Client
 from mcp import MCPError as ClosedByPeer
 from memories import AgentMemory, MCPError, MemoryGateway, load_config
 from memories.context.chroma_mcp import (
-    PAGE,
     ChromaMcpBackend,
     NotInstalled,
     ToolTimeouts,
@@ -279,7 +278,7 @@ def test_unicode_forms_of_a_message_id_identify_the_same_message(
 def test_the_end_of_a_long_conversation_is_found_in_a_few_calls(
     backend: ChromaMcpBackend, chroma: FakeChroma, step: int
 ) -> None:
-    numbers = range(0, 20 * PAGE, step)
+    numbers = range(0, 5_000, step)
     backend.ensure_collections([])
     chroma.kept["history"] = {
         str(number): (

@@ -243,7 +243,6 @@ def _plain(text: str) -> str:
     return make_visible(text[:MAX_OUTPUT], lambda _: " ")
 
 
-PAGE = 256  # maximum number of turns read at a time
 MAX_CONVERSATIONS = 10_000  # maximum number of conversations whose last index is remembered
 
 _WINDOW = "window"
@@ -417,43 +416,20 @@ class ChromaMcpBackend:
     def _last_index(self, conversation_id: str) -> int:
         """Return the highest index in a conversation, or -1 if it has no turns.
 
-        This takes only one call if a lower bound close to that index is known.
+        If a lower bound is known, only the turns after it are read.
         """
         known = self._last_indexes.get(conversation_id, -1)
-        indexes = self._read_indexes(conversation_id, known + 1)
+        where = _turns_from(conversation_id, known + 1)
+        answer = self._ask("get_documents", Collection.HISTORY, where=where, include=["metadatas"])
         if known >= 0 and conversation_id not in self._last_indexes:
             # The process has been restarted since, and the server may now have fewer turns.
             return self._last_index(conversation_id)
-        if len(indexes) == PAGE:
-            known = self._find_last_page(conversation_id, max(indexes))
-            indexes = self._read_indexes(conversation_id, known)
+        with _translate_malformed():
+            indexes = [int(metadata["turn_index"]) for metadata in answer["metadatas"] or ()]
         if len(self._last_indexes) >= MAX_CONVERSATIONS:
             self._last_indexes.clear()
         last = self._last_indexes[conversation_id] = max((known, *indexes))
         return last
-
-    def _find_last_page(self, conversation_id: str, known: int) -> int:
-        """Find, by doubling and bisection, an index at most half a page below the highest one."""
-        step = PAGE
-        while self._read_indexes(conversation_id, known + step, 1):
-            known += step
-            step *= 2
-        beyond = known + step
-        while beyond - known > PAGE // 2:
-            middle = (known + beyond) // 2
-            if self._read_indexes(conversation_id, middle, 1):
-                known = middle
-            else:
-                beyond = middle
-        return known
-
-    def _read_indexes(self, conversation_id: str, first: int, limit: int = PAGE) -> list[int]:
-        where = _turns_from(conversation_id, first)
-        answer = self._ask(
-            "get_documents", Collection.HISTORY, where=where, include=["metadatas"], limit=limit
-        )
-        with _translate_malformed():
-            return [int(metadata["turn_index"]) for metadata in answer["metadatas"] or ()]
 
     # --- calls ---
 
