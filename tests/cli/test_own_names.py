@@ -167,7 +167,7 @@ def test_every_file_that_a_run_creates_in_the_home_has_a_refused_name(
     session.add_facts(str(home), "codex.s1", folder="/")
     runs.record_run(str(home), "codex", "stop", "it failed")
     files.keep_receipt(
-        home, ("codex", "user", ""), [files.WrittenFile("x", None, False, True, "", (), ())]
+        home, ("codex", "user", ""), [files.WrittenFile("x", None, False, True, "", ())]
     )
     with Memories() as memories:
         memories.create("The office is in Berlin")

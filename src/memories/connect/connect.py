@@ -13,7 +13,6 @@ from memories.connect import files
 from memories.connect.entries import (
     PLUGIN_MARK,
     Entries,
-    containers,
     parse,
     put_hooks,
     put_server,
@@ -29,7 +28,6 @@ from memories.errors import InvalidInput
 from memories.hooks.hook import EVENTS
 
 SCOPES = ("user", "project")
-Made = tuple[tuple[str, ...], ...]
 
 
 class Target(NamedTuple):
@@ -84,13 +82,11 @@ class FileChange(NamedTuple):
         path: The file.
         before: The content before the change; None if the file does not exist.
         after: The content after the change; None if the file is removed.
-        made: The objects and lists that the change creates in the file for our entries.
     """
 
     path: Path
     before: bytes | None
     after: bytes | None
-    made: Made = ()
 
 
 class Connector:
@@ -134,7 +130,6 @@ class Connector:
         changes = []
         for path in host_files.paths:
             before = target.read(path)
-            made: Made = ()
             if path == host_files.plugin:
                 if before is not None and not before.startswith(PLUGIN_MARK.encode()):
                     raise InvalidInput(
@@ -145,10 +140,10 @@ class Connector:
                 text, mark = files.decode(before, path)
                 after = (mark + put_table(text, host, entries.server, str(path))).encode()
             else:
-                after, made = _edit(path, before, host, host_files, entries)
+                after = _edit(path, before, host, host_files, entries)
             if after != before and not (_is_empty(before) and _is_empty(after)):
                 files.refuse_read_only(path)
-                changes.append(FileChange(path, before, after, made))
+                changes.append(FileChange(path, before, after))
         return changes
 
     def plan_disconnect(self, target: Target) -> list[FileChange]:
@@ -277,20 +272,18 @@ class Connector:
 
 def _edit(
     path: Path, before: bytes | None, host: Host, host_files: Files, entries: Entries
-) -> tuple[bytes | None, Made]:
-    """Return a JSON file's content with our entries, and the objects and lists created for them."""
+) -> bytes | None:
+    """Return a JSON file's content with our entries."""
     text, mark = files.decode(before, path)
     document = parse(host, text, str(path))
     original = document.text
-    existing = containers(document, host)
     if path == host_files.server:
         put_server(document, host, entries.server, str(path))
     if path == host_files.hooks:
         put_hooks(document, host, entries.hooks, str(path))
     if document.text == original:
-        return before, ()
-    made = [place for place in containers(document, host) if place not in existing]
-    return (mark + document.text).encode(), tuple(tuple(map(str, place)) for place in made)
+        return before
+    return (mark + document.text).encode()
 
 
 def _can_restore(record: WrittenFile, data: bytes) -> bool:
@@ -321,7 +314,7 @@ def _without_entries(
         remainder = remove_table(text, host, str(path))
     else:
         document = parse(host, text, str(path))
-        remove_entries(document, host, None if record is None else record.made)
+        remove_entries(document, host)
         is_changed = document.text.strip() != text.strip()
         remainder = document.text if is_changed else text
     is_created = record is not None and not record.existed
@@ -347,17 +340,13 @@ def _record(
     before our first change can still be restored.
     """
     before = None if copy is None else str(copy)
-    existed, exact, made = change.before is not None, True, change.made
-    all_folders = tuple(folders)
+    existed, exact = change.before is not None, True
     if earlier is not None and change.before is not None:
-        made += earlier.made
-        all_folders += earlier.folders
+        folders = [*folders, *earlier.folders]
         existed, exact = earlier.existed, earlier.exact and copy is None
         if exact:
             before = earlier.before
-    return WrittenFile(
-        str(change.path), before, existed, exact, files.digest(after), made, all_folders
-    )
+    return WrittenFile(str(change.path), before, existed, exact, files.digest(after), folders)
 
 
 @contextlib.contextmanager

@@ -199,38 +199,21 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
     _prune(document, [("hooks", event) for event in unused])
 
 
-def remove_entries(document: Document, host: Host, made: Sequence[KeyPath] | None) -> None:
-    """Remove all our entries from a JSON file.
-
-    Args:
-        document: The file.
-        host: The host.
-        made: The objects and lists that were created for our entries; those that become empty are
-            removed. If None, everything that becomes empty is removed.
-    """
+def remove_entries(document: Document, host: Host) -> None:
+    """Remove all our entries from a JSON file, and the objects and lists that become empty."""
     hooks = [path for path, _ in find_hooks(document, host)]
     for path in hooks:
         _remove_hook(document, path)
+    emptied = [path[:2] for path in hooks]
+    if hooks:
+        emptied.append(("hooks",))
     server = (*host.servers, SERVER)
-    has_server = _is_ours(document.get(server))
-    if has_server:
+    if _is_ours(document.get(server)):
         document.remove(server)
-    if made is None:
-        made = [path[:2] for path in hooks]
-        if hooks:
-            made.append(("hooks",))
-        if has_server:
-            made.append(host.servers)
-    _prune(document, made)
-    if host.flat and ("version",) in made and list(document.get(()) or ()) == ["version"]:
+        emptied.append(host.servers)
+    _prune(document, emptied)
+    if host.flat and hooks and list(document.get(()) or ()) == ["version"]:
         document.remove(("version",))
-
-
-def containers(document: Document, host: Host) -> list[KeyPath]:
-    """Return the existing objects and lists that can hold our entries, the innermost first."""
-    paths: list[KeyPath] = [("hooks", hook.name) for hook in host.hooks.values()]
-    paths += [("hooks",), host.servers, ("version",)]
-    return [path for path in paths if document.get(path) is not None]
 
 
 def _prune(document: Document, paths: Sequence[KeyPath]) -> None:

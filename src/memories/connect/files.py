@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,7 +190,6 @@ class WrittenFile(NamedTuple):
             another program changed the file between two of our changes; if so, our entries must be
             removed one by one.
         after: The SHA-256 of the new content.
-        made: The objects and lists that were created in the file for our entries.
         folders: The folders that were created for the file.
     """
 
@@ -198,8 +198,7 @@ class WrittenFile(NamedTuple):
     existed: bool
     exact: bool
     after: str
-    made: tuple[tuple[str, ...], ...]
-    folders: tuple[str, ...]
+    folders: Sequence[str]
 
 
 class Receipt(NamedTuple):
@@ -242,10 +241,8 @@ def load_receipts(folder: Path) -> list[Receipt]:
 
 
 def _receipt(row: dict[str, Any]) -> Receipt:
-    written = []
-    for fields in row["files"]:
-        made = tuple(tuple(path) for path in fields["made"])
-        written.append(WrittenFile(**{**fields, "made": made, "folders": tuple(fields["folders"])}))
+    values_of = itemgetter(*WrittenFile._fields)  # earlier versions wrote more fields
+    written = [WrittenFile(*values_of(fields)) for fields in row["files"]]
     return Receipt(row["host"], row["scope"], row["root"], tuple(written))
 
 
