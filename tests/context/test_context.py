@@ -25,7 +25,7 @@ from memories.context import gathering, rendering
 from memories.context.admission import Admission
 from memories.context.context import estimate_tokens
 from memories.context.fence import MAX_SHOWN, block, line, lines, new_boundary
-from memories.context.protocol import address_of, item_of, metadata_of, to_document, turn_of
+from memories.context.protocol import item_of, metadata_of, to_document, turn_of
 from memories.guard.origin import Origin
 from rendered import read
 
@@ -426,7 +426,7 @@ def test_turns_within_an_hour_belong_together(minutes: int, together: bool) -> N
         f"2026-05-31T{10 + hours:02}:{rest:02}:00Z" for hours, rest in (divmod(minutes, 60), (0, 0))
     )
     one, other = (HistoryTurn("c", "user", "x", 1, ts) for ts in times)
-    assert gathering._is_neighbour(one, {address_of(other): other}) is together
+    assert gathering._are_in_same_session(one, other) is together
 
 
 @pytest.mark.parametrize(

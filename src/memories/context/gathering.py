@@ -4,7 +4,7 @@ read.
 
 import logging
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,7 +35,6 @@ NEIGHBOURS = 1  # number of turns read before and after a hit
 # often (measured with LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
-MAX_GAP = 8  # maximum distance between hits whose neighbours are read in one call
 Part = TypeVar("Part")
 
 
@@ -196,19 +195,19 @@ class _Reader:
         """Return the turns before and after each hit in the hit's session. Unless the conversation
         was named, only the reader's own turns are returned.
         """
-        hits_by_address = {address_of(turn): turn for turn in hits}
         turns: list[HistoryTurn] = []
-        for conversation, first, last in _stretches(sorted(hits_by_address)):
-            start = max(0, first - NEIGHBOURS)
-            count = last + NEIGHBOURS - start + 1
+        for hit in hits:
+            start = max(0, hit.turn_index - NEIGHBOURS)
+            count = hit.turn_index + NEIGHBOURS - start + 1
             documents = self._without_message(
-                self._gateway.read_history(conversation, start, count)
+                self._gateway.read_history(hit.conversation_id, start, count)
             )
             if not named:
                 documents = list(filter(_is_own, documents))
             admitted = self._take(admission.admit_turns(documents, self._limits.rules))
-            turns += self._parse(turn_of, admitted)
-        return [turn for turn in turns if _is_neighbour(turn, hits_by_address)]
+            parsed = self._parse(turn_of, admitted)
+            turns += [turn for turn in parsed if _are_in_same_session(turn, hit)]
+        return turns
 
     def _without_message(self, documents: Sequence[Document]) -> list[Document]:
         return [document for document in documents if document.get("id") != self._message_id]
@@ -270,28 +269,9 @@ def order_by_need(
     return [turns[address] for address in ordered if address in turns]
 
 
-def _stretches(addresses: Sequence[TurnAddress]) -> list[tuple[str, int, int]]:
-    """Group hits that are close together. Return each group's conversation, and the indexes of its
-    first and last hit.
-    """
-    stretches: list[tuple[str, int, int]] = []
-    for conversation, index in addresses:
-        if stretches:
-            previous, first, last = stretches[-1]
-            if previous == conversation and index - last <= MAX_GAP:
-                stretches[-1] = (conversation, first, index)
-                continue
-        stretches.append((conversation, index, index))
-    return stretches
-
-
-def _is_neighbour(turn: HistoryTurn, hits: Mapping[TurnAddress, HistoryTurn]) -> bool:
-    """Return whether a turn is next to a hit and in the same session."""
-    for offset in range(-NEIGHBOURS, NEIGHBOURS + 1):
-        hit = hits.get((turn.conversation_id, turn.turn_index + offset))
-        if hit is not None and abs(parse_time(turn.ts) - parse_time(hit.ts)) <= SESSION_PAUSE:
-            return True
-    return False
+def _are_in_same_session(turn: HistoryTurn, other: HistoryTurn) -> bool:
+    """Return whether there is no long pause between two neighbouring turns of a conversation."""
+    return abs(parse_time(turn.ts) - parse_time(other.ts)) <= SESSION_PAUSE
 
 
 def _is_own(document: Document) -> bool:
