@@ -41,7 +41,7 @@ ORDER = {
     "memories.languages": "days gloss text < dates",
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < contents < grammar < checks discover < judge",
-    "memories.core": "batches deadline disk installation logs times urls < events http ids trust",
+    "memories.core": "batches deadline disk installation logs prompts times urls < events http ids trust",
     "memories.stores": """records claims < damage words audit_log < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.sqlite": """errors rows < engine quantize query < whole_file schema < wal <

@@ -25,9 +25,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from memories.context import fence
+from memories.core import prompts
 from memories.errors import InvalidInput
 from memories.guard import contexts, redactor, rules, scan, spoken, validate
-from memories.hooks import host_events, phrases, switch
+from memories.hooks import phrases, switch
 from memories.languages import dates, days, make_visible, text
 from memories.stores.sqlite import check
 from memories.write import suspicion
@@ -528,8 +529,8 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "redact": lambda given: redactor.redact(given, personal=True),
     "without_private": redactor.without_private,
     "candidates": lambda given: phrases.candidates(given, "user"),
-    "remove_frames": host_events.remove_frames,
-    "clean_prompt": host_events.clean_prompt,
+    "remove_frames": prompts.remove_frames,
+    "clean_prompt": prompts.clean_prompt,
     "parse_wish": switch.parse_wish,
 }
 TEXTS = (

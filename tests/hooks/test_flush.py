@@ -21,11 +21,10 @@ from hooks.conftest import (
     tree,
 )
 from memories import Memories
-from memories.hooks import flush, host_events, inbox, session, transcripts
+from memories.hooks import flush, inbox, session
 from memories.hooks.proposals import SessionSource
 from memories.hooks.sentences import hash_sentences
 from memories.stores.sqlite.store import SQLiteStore
-from memories.transfer.sources import sessions
 
 
 def transcript_line(role: str, content: Any, at: int = 0, **more: Any) -> dict[str, Any]:
@@ -830,9 +829,3 @@ def test_with_memory_off_nothing_is_written(hook: Hook, home: Path, folder: Path
             event, {"prompt": "remember that Ann sails", "source": "startup"}, "--capture"
         ).silent
     assert not home.exists()
-
-
-def test_capture_and_import_agree_about_a_persons_words() -> None:
-    """Hooks don't load the importers, so both define what a person's prompts look like."""
-    assert transcripts._PERSON == sessions._CLAUDE_PERSON
-    assert sessions._PASTE_TAG.pattern == host_events._PASTE_TAG

@@ -2,7 +2,8 @@
 
 import pytest
 
-from memories.hooks.host_events import clean_prompt, is_command, remove_frames, remove_private
+from memories.core.prompts import clean_prompt, remove_frames
+from memories.hooks.host_events import is_command, remove_private
 from memories.hooks.switch import parse_wish
 
 SEARCHED = """\

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 
+from memories.core.prompts import remove_frames
 from memories.hooks import files, host_events, inbox, runs, session, switch
 from memories.hooks.host_events import CHECK, HostEvent, render_answer, working_folder
 from memories.hooks.recall_strategy import (
@@ -435,7 +436,7 @@ class EventHandler:
             if typed := host_events.remove_private(self.event.typed_text):
                 texts["typed"] = typed[: inbox.MAX_TEXT]
         elif name in ("answer", "stop"):
-            answer = host_events.remove_frames(self.event.answer)
+            answer = remove_frames(self.event.answer)
             texts["answer"] = host_events.remove_private(answer)[: inbox.MAX_TEXT]
         if not self._claim_first("kept", "".join(map(str, texts.values())), name):
             return False

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from memories.core.prompts import clean_prompt
 from memories.hooks import gate, host_events, model_context, switch
 from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
@@ -124,7 +125,7 @@ def _preview_prompt(
 ) -> PreviewedText:
     from memories.context.tokens import estimate_tokens
 
-    prompt = host_events.clean_prompt(message)
+    prompt = clean_prompt(message)
     silence = _why_silent(prompt)
     if silence:
         return PreviewedText("", 0, 0.0, [], [], silence=silence)

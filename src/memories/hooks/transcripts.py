@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memories.core.disk import read_file, replacing
+from memories.core.prompts import clean_prompt, remove_frames, typed_part
 from memories.hooks import files, runs
 from memories.hooks.handler import SWITCHED_ON
-from memories.hooks.host_events import (
-    SYSTEM_SOURCES,
-    clean_prompt,
-    remove_frames,
-    remove_private,
-    typed_part,
-)
+from memories.hooks.host_events import remove_private
+from memories.transfer.sources.items import dicts, mapping, moment
+from memories.transfer.sources.sessions import is_by_person
 from memories.write.captured import FORGOTTEN
 
 USER, ASSISTANT, TOOL = "user", "assistant", "tool"
@@ -42,7 +39,6 @@ _FOLDERS = {
 }
 # Lines of Claude Code's transcripts with one of these fields are left out.
 _HIDDEN = ("isMeta", "isSidechain", "isCompactSummary", "isApiErrorMessage")
-_PERSON = (None, "human", "sdk", "unknown")  # the origins of a person's prompts in these lines
 _PROGRESS = "state"  # the folder in which the positions are stored
 _KEEP_SECONDS = 180 * 86_400
 _RECENT = 20  # number of earlier prompts and answers that a new one is compared with
@@ -335,7 +331,7 @@ def _read_lines(host: str, path: str, start: int) -> Iterator[TranscriptText]:
             except (ValueError, RecursionError):
                 continue
             if isinstance(fields, dict):
-                at = _parse_time(fields.get("timestamp"))
+                at = moment(fields.get("timestamp"))
                 for role, raw in _PARSERS[host](fields):
                     typed = remove_private(typed_part(raw)).strip() if role == USER else ""
                     text = clean_prompt(raw) if role in (USER, HOST) else remove_frames(raw)
@@ -371,11 +367,7 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     role, message = line.get("type"), line.get("message")
     if role not in (USER, ASSISTANT) or not isinstance(message, dict):
         return
-    origin = line.get("origin")
-    kind = origin.get("kind") if isinstance(origin, dict) else None
-    is_by_person = kind in _PERSON and line.get("turnOrigin") in _PERSON
-    is_by_system = line.get("promptSource") in SYSTEM_SOURCES
-    if role == USER and (is_by_system or not is_by_person):
+    if role == USER and not is_by_person(line):
         role = HOST
     elif any(line.get(name) for name in _HIDDEN):
         return
@@ -383,7 +375,7 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if isinstance(content, str):
         yield role, content
     texts = []
-    for block in _dicts(content):
+    for block in dicts(content):
         if block.get("type") == "text":
             texts.append(_text(block.get("text")))
         elif block.get("type") == "tool_result" and role == USER:
@@ -396,13 +388,11 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the role and text of a line in a Codex rollout."""
-    payload, metadata = line.get("payload"), line.get("metadata")
-    if line.get("type") != "response_item" or not isinstance(payload, dict):
-        return
-    if isinstance(metadata, dict) and metadata.get("compaction_output"):
+    payload, metadata = mapping(line.get("payload")), mapping(line.get("metadata"))
+    if line.get("type") != "response_item" or metadata.get("compaction_output"):
         return
     if payload.get("type") == "message" and payload.get("role") in (USER, ASSISTANT):
-        for block in _dicts(payload.get("content")):
+        for block in dicts(payload.get("content")):
             if block.get("type") in ("input_text", "output_text", "text"):
                 yield str(payload["role"]), _text(block.get("text"))
     elif payload.get("type") == "function_call_output":
@@ -419,12 +409,6 @@ def _parse_gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 _PARSERS = {"claude-code": _parse_claude, "codex": _parse_codex, "gemini": _parse_gemini}
 
 
-def _dicts(content: object) -> list[dict[str, Any]]:
-    if not isinstance(content, list):
-        return []
-    return [part for part in content if isinstance(part, dict)]
-
-
 def _text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
@@ -433,14 +417,4 @@ def _joined_text(content: object) -> str:
     """Return the text in content that is either a string or a list of parts with text."""
     if isinstance(content, dict):
         content = content.get("content", content.get("output"))
-    return _text(content) or "\n".join(_text(part.get("text")) for part in _dicts(content))
-
-
-def _parse_time(text: object) -> datetime | None:
-    if not isinstance(text, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return _text(content) or "\n".join(_text(part.get("text")) for part in dicts(content))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from memories.core.prompts import clean_prompt
 from memories.hooks import files, handler, host_events, inbox, sentences, session, switch
 from memories.integrations.amplifier.session import ModuleSettings, Mounted
 from memories.integrations.amplifier.tool import NAME
@@ -64,7 +65,7 @@ class Capture:
     async def _prompt(self, _: str, data: dict[str, Any]) -> "HookResult":
         self._seen = len(await self._messages())  # a resumed session contains old messages
         prompt = data.get("prompt")
-        text = host_events.clean_prompt(prompt if isinstance(prompt, str) else "")
+        text = clean_prompt(prompt if isinstance(prompt, str) else "")
         if not text:
             return _continue()
         return await self._append("user-prompt", prompt=text)

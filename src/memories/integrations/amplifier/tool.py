@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.answers import compact
 from memories.context import rendering
 from memories.core.deadline import MemoryTimeout
+from memories.core.prompts import clean_prompt
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import namespace
-from memories.hooks import host_events
 from memories.hooks.switch import parse_wish
 from memories.integrations.amplifier.session import EXPLICIT, ModuleSettings, Mounted
 
@@ -272,7 +272,7 @@ def listen(
     async def switch(_: str, data: dict[str, Any]) -> "HookResult":
         from amplifier_core import HookResult
 
-        wish = parse_wish(host_events.clean_prompt(str(data.get("prompt", ""))))
+        wish = parse_wish(clean_prompt(str(data.get("prompt", ""))))
         if wish is None or not (wish.on or mounted.is_on(settings)):
             return HookResult(action="continue")
         try:
