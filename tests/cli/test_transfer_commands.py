@@ -104,6 +104,21 @@ def test_export_includes_other_namespaces_only_if_all_are_requested(memory: Comm
     assert len(every) == 7
 
 
+@pytest.mark.parametrize(
+    ("scope", "collections"),
+    [("memories", {"memory"}), ("history", {"history"}), ("all", {"memory", "history"})],
+)
+def test_an_export_contains_what_in_names(
+    memory: Command, scope: str, collections: set[str]
+) -> None:
+    memory("create", "The port is 8080")
+    memory("turns", "add", "standup", "We ship on Fridays")
+    records = lines(memory("export", "--in", scope).out)[1:-1]
+    assert {record["collection"] for record in records} == collections
+    refused = memory("export", "--in", "turns")
+    assert (refused.code, '"turns"' in refused.error) == (2, True)
+
+
 @pytest.mark.usefixtures("filled")
 def test_an_export_to_a_file_has_the_same_content_and_is_private(
     memory: Command, folder: Path

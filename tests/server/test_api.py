@@ -595,6 +595,12 @@ def test_only_an_admin_of_the_namespace_can_switch_off_redaction(
     assert "AKIAQYLPMN5HHHFPZAM2" in owner.get("/api/export", params=bob).text
 
 
+def test_an_export_contains_what_in_names(owner: TestClient) -> None:
+    create(owner, "The port is 8080")
+    assert "8080" in owner.get("/api/export", params={"in": "memories"}).text
+    assert "8080" not in owner.get("/api/export", params={"in": "history"}).text
+
+
 def test_an_import_is_redacted_unless_its_namespace_is_managed(
     owner: TestClient, token: Token
 ) -> None:

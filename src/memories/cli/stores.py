@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from memories.models import History, Memory
     from memories.settings import Config
     from memories.stores import Store
-    from memories.stores.records import Collection, Record
     from memories.transfer.bundle import Edit
     from memories.transfer.export import Select
 
@@ -111,7 +110,7 @@ def namespaces_of(
 @where_option
 @option(
     "--in", "scope", metavar="WHAT", values=SCOPES, section="Filters",
-    help="With --where: memories, history (turns) or all. [default: all]",
+    help="What to export: memories, history (turns) or all. [default: all]",
 )  # fmt: skip
 @option(
     "--vectors",
@@ -149,9 +148,7 @@ def export(
 
     namespaces = namespaces_of(config, all_namespaces, no_shared)
     selector: Select | None = None
-    if folder is not None:
-        selector = _select_memories
-    if where is not None:
+    if where is not None or scope is not None:
         selector = matching(where, scope or "all", config.decay_half_life_hours)
 
     def write(stream: IO[bytes]) -> int:
@@ -227,11 +224,6 @@ def _own_key() -> bytes | None:
             "--trusted, or its memories will be held for review."
         )
         return None
-
-
-def _select_memories(collection: "Collection", records: "Iterator[Record]") -> "Iterator[Record]":
-    """Yield the records if they are memories; skip turns."""
-    return records if collection == "memory" else iter(())
 
 
 # --- edits in a folder of Markdown ---

@@ -89,29 +89,33 @@ def check_target(file: Path) -> None:
         raise InvalidInput(f"{file} is a backup; name a different file")
 
 
-def matching(expression: str, scope: str, half_life_hours: float) -> Select:
+def matching(expression: str | None, scope: str, half_life_hours: float) -> Select:
     """Return a function that selects the records that match an expression, for `export`.
 
     Args:
-        expression: The expression.
+        expression: The expression; None for all records in the scope.
         scope: `memories`, `history` or `all`.
         half_life_hours: The half-life of confidence.
 
     Raises:
         InvalidInput: The expression or the scope is invalid.
     """
-    from memories.read.selector import Instant, parse, with_versions
+    from memories.read.selector import Instant, Selector, parse, with_versions
     from memories.search.search import collections_of
 
     instant = Instant(datetime.now(UTC), half_life_hours)
-    selectors = {
-        kind: parse(expression, kind, instant, any_state=kind is Collection.MEMORY)
-        for kind in collections_of(scope)
-    }
+    kinds = collections_of(scope)
+    selectors: dict[Collection, Selector] = {}
+    if expression is not None:
+        for kind in kinds:
+            any_state = kind is Collection.MEMORY
+            selectors[kind] = parse(expression, kind, instant, any_state=any_state)
 
     def select(collection: Collection, records: Iterator[Record]) -> Iterator[Record]:
-        if collection not in selectors:
+        if collection not in kinds:
             return iter(())
+        if collection not in selectors:
+            return records
         return with_versions(selectors[collection], records)
 
     return select

@@ -36,7 +36,7 @@ _IN_MEMORY_BYTES = 16_777_216
 _PIECE = 262_144
 _SCOPE = Field(
     "text",
-    "The kind of records to export; no effect without where.",
+    "What to export; by default all.",
     choices=SCOPES,
 )
 
@@ -105,11 +105,11 @@ async def export_lines(call: Call) -> Response:
     if call.arguments.get("all_namespaces"):
         call.who.require("admin")
         names = None
-    where = call.arguments.get("where")
+    where, scope = call.arguments.get("where"), call.arguments.get("in")
     chosen = None
-    if where is not None:
+    if where is not None or scope is not None:
         half_life = call.server.config.decay_half_life_hours
-        chosen = matching(where, call.arguments.get("in", "all"), half_life)
+        chosen = matching(where, scope or "all", half_life)
     spool = tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES)  # noqa: SIM115 - closed when it has been sent
 
     def write_line(line: str) -> None:
