@@ -294,6 +294,17 @@ def test_pasted_text_is_stored_but_does_not_count_as_the_users(
     assert found == {"We always use pnpm.", "We never use spaces."}
 
 
+def test_text_pasted_without_a_mark_does_not_count_as_the_users(home: Path) -> None:
+    steps = "".join(f"## Step {n}\n\n```sh\nmake step-{n} NAME=x{n}\n```\n\n" for n in range(15))
+    pasted = f"# Contributing\n\nWe never use tabs.\n\n{steps}From now on we always use yarn.\n"
+    prompt = f"We always use pnpm here.\n\n{pasted}\n## End\n\nWe always squash our commits."
+    record_event(home, "user-prompt", prompt=prompt)
+    record_event(home, "stop")
+    flush_inbox(home)
+    found = {each.content for each in pending_memories(home)}
+    assert found == {"We always use pnpm here.", "We always squash our commits."}
+
+
 def test_a_pasted_fact_after_a_request_to_remember_is_proposed(home: Path) -> None:
     pasted = '<pasted_content id="1">\nOla owns billing.\n</pasted_content id="1">'
     prompts = [f"Remember this:\n{pasted}\nThen fix the login.", "remember that bo owns DNS."]

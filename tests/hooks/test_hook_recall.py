@@ -77,6 +77,15 @@ def test_a_long_text_pasted_into_a_prompt_recalls_nothing(hook: Hook) -> None:
     assert (DEPLOY in context, "Tom" in context) == (True, False)
 
 
+@pytest.mark.usefixtures("deploys")
+def test_a_log_pasted_without_a_mark_recalls_nothing(hook: Hook) -> None:
+    line = "2026-10-03 14:00:{} WARN [cat-{}] office.Tom: the cat of the office is called Tom\n"
+    log = "".join(line.format(number, number) for number in range(10, 40))
+    context = hook("user-prompt", {"prompt": f"{log}\nwhen do deploys happen?"}).context
+    assert (DEPLOY in context, "is called Tom" in context) == (True, False)
+    assert hook("user-prompt", {"prompt": f"thanks!\n\n{log}", "session_id": "s2"}).silent
+
+
 def test_the_scratchpad_answers_only_with_confident_memories(hook: Hook) -> None:
     with Memories() as memories:
         for days in (0, 3, 15, 20):

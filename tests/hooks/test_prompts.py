@@ -1,8 +1,11 @@
 """Cleaning prompts, and prompts that switch memory on or off."""
 
+import textwrap
+
 import pytest
 
-from memories.core.prompts import clean_prompt, remove_frames
+from memories.core import prompts
+from memories.core.prompts import clean_prompt, remove_frames, typed_part
 from memories.hooks.host_events import is_command, remove_private
 from memories.hooks.switch import parse_wish
 
@@ -142,6 +145,78 @@ def test_similar_prompts_switch_nothing(text: str) -> None:
 )
 def test_text_inserted_by_hosts_and_hooks_is_removed(text: str, left: str) -> None:
     assert clean_prompt(text) == left
+
+
+LOG = "\n".join(
+    f"2026-10-03 14:00:{n} WARN [http-{n}] shop.Orders: took {n * 7} ms" for n in range(30)
+)
+CODE = (
+    "import os.path\nfrom .names import NAMES\n\n"
+    + 'def name(path):\n    return os.path.basename(path) or "."\n\n' * 15
+)
+DIFF = (
+    "diff --git a/a.py b/a.py\n@@ -1,2 +1,2 @@\n"
+    + "-    old = load(key)\n+    new = load(key)\n" * 20
+)
+README = (
+    "# Shop\n\nInstall it with pip.\n\n"
+    + "```sh\npip install shop==1.2\nshop --port=8080\n```\n\n" * 20
+)
+TABLE = "id;name;paid\n" + "4411;Lund;2026-09-30\n" * 40
+QUESTIONS = ("When do deploys happen?", "fix this", "Was heißt das hier?", "これは何ですか？")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("pasted", [LOG, CODE, DIFF, README, TABLE])
+def test_the_text_before_or_after_an_unmarked_paste_was_typed(question: str, pasted: str) -> None:
+    assert typed_part(f"{question}\n\n{pasted}") == question
+    assert typed_part(f"{pasted.strip()}\n\n{question}").endswith(question)
+    assert len(typed_part(f"{pasted.strip()}\n\n{question}")) < len(question) + 60
+    assert typed_part(f"Look:\n\n{pasted}\n\n{question}").split() == ["Look:", *question.split()]
+
+
+@pytest.mark.parametrize("pasted", [LOG, DIFF, TABLE])
+def test_a_line_of_prose_next_to_an_unmarked_paste_was_typed(pasted: str) -> None:
+    assert "Is it slow?" in typed_part(f"Is it slow?\n{pasted}")
+    assert typed_part(f"{pasted.strip()}\nIs it slow?").endswith("Is it slow?")
+
+
+PARAGRAPH = (
+    "The import in `src/shop/orders.py` writes the price as a number, and the report divides it by "
+    "100 when it likes. Please use one type for money in both, and show me the change before you "
+    "go on. The columns stay as they are until January, since the year must be closed first."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n\n".join([PARAGRAPH] * 4),
+        "\n\n".join(["# What I want", PARAGRAPH, "# What I don't want", PARAGRAPH, PARAGRAPH]),
+        "\n\n".join([PARAGRAPH, "- add a page\n- add a form for volunteers\n" * 8, PARAGRAPH]),
+        "\n\n".join([PARAGRAPH, "```\nprice = float(row[3])\nprint(price / 100)\n```", PARAGRAPH]),
+        "\n\n".join([textwrap.fill(PARAGRAPH, 80)] * 3 + ["Thanks, and keep it short"]),
+        "予約システムの画面を作り直したいと思います。日付の選び方が難しいです。\n\n" * 20,
+        "x " * 100_000,
+        LOG[:300],
+        TABLE,
+    ],
+)
+def test_all_of_a_prompt_without_a_long_paste_was_typed(text: str) -> None:
+    assert typed_part(text) == ""
+
+
+def test_a_huge_paste_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    is_prose = prompts._is_prose
+
+    def count(line: str) -> bool:
+        read.append(line)
+        return is_prose(line)
+
+    monkeypatch.setattr(prompts, "_is_prose", count)
+    assert typed_part(f"{LOG}\n" * 2_000 + "\nIs it slow?") == "Is it slow?"
+    assert len("\n".join(read)) < 100_000
 
 
 def test_a_system_prompt_is_emptied() -> None:

@@ -4,6 +4,8 @@ import re
 
 # Prompts from these sources were not typed by a user.
 SYSTEM_SOURCES = ("system", "loop_wakeup", "schedule_wakeup", "poll_event")
+LONG_PASTE = 500  # a pasted text of at least this many characters is not part of the question
+_MAX_EDGE = 20_000  # number of characters read at each end of a prompt to find pasted text
 # A frame that this program puts around recalled text: "=== title 0123456789abc" … "=== end of …",
 # and in a result of its MCP tools "=== title 123456: stored data" … "=== end title 123456 ===",
 # perhaps followed by a second frame with the same number.
@@ -39,6 +41,10 @@ _IDE_CONTEXT = (
 )
 _PASTE_TAG = r'</?pasted_content id="[^"<>]*">\n?'
 _PASTED = r'<pasted_content (id="[^"<>]*")>.*?(?:</pasted_content \1>|\Z)'
+# Code, quotations, tables, headings, comments and errors.
+_NOT_PROSE = r" {4,}\S|\t|\s*[#>|]|[\w.]+(?:Error|Exception): "
+# A word, perhaps with punctuation, or text in a script whose words `\w` doesn't match.
+_WORD = r"\W{0,3}[^\W\d_]+(?:['’-][^\W\d_]+)*\W{0,3}|.*[\u0590-\u1fff\u3040-\uffff].*"
 
 
 def clean_prompt(text: str, source: str = "") -> str:
@@ -61,16 +67,56 @@ def clean_prompt(text: str, source: str = "") -> str:
 
 
 def typed_part(text: str, source: str = "") -> str:
-    """Return the part of a prompt that the user typed if, according to the host, another part was
-    pasted; else an empty string. A prompt that was only pasted counts as typed.
+    """Return the part of a prompt that the user typed, if another part was pasted; else an empty
+    string. A prompt that was only pasted counts as typed.
+
+    If the host doesn't mark pasted text, what stands between the paragraphs of prose at the
+    beginning and those at the end was pasted, if it is long and at least a third of it isn't prose.
 
     Args:
         text: The prompt as the host sends it.
         source: See `clean_prompt`.
     """
-    if "pasted_content" not in text:
+    if "pasted_content" in text:
+        return clean_prompt(re.sub(_PASTED, "", text, flags=re.S), source)
+    if len(text) < LONG_PASTE:
         return ""
-    return clean_prompt(re.sub(_PASTED, "", text, flags=re.S), source)
+    text = clean_prompt(text, source)
+    if len(text) > 2 * _MAX_EDGE:
+        text = f"{text[:_MAX_EDGE]}\n{text[-_MAX_EDGE:]}"
+    lines = text.split("\n")
+    start, end = _count_typed(lines), len(lines) - _count_typed(lines[::-1])
+    size = code = 0
+    for line in lines[start:end]:
+        length = len(line.strip())
+        size += length
+        if not _is_prose(line):
+            code += length
+    if size < LONG_PASTE or 3 * code < size:
+        return ""
+    return "\n".join([*lines[:start], "", *lines[end:]]).strip()
+
+
+def _count_typed(lines: "list[str]") -> int:
+    """Return the number of lines in the paragraphs before the first one that isn't all prose.
+
+    If there are none, the first line counts if it is prose.
+    """
+    typed = 0
+    for at, line in enumerate(lines):
+        if not _is_prose(line):
+            return typed or min(at, 1)
+        if not line.strip():
+            typed = at
+    return len(lines)
+
+
+def _is_prose(line: str) -> bool:
+    """Return whether at least four fifths of a line are words; an empty line is prose too."""
+    if re.match(_NOT_PROSE, line):
+        return False
+    parts = line.split()
+    return 5 * sum(re.fullmatch(_WORD, part) is not None for part in parts) >= 4 * len(parts)
 
 
 def remove_frames(text: str) -> str:

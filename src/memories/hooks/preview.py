@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from memories.core.prompts import clean_prompt
+from memories.core.prompts import clean_prompt, typed_part
 from memories.hooks import gate, host_events, model_context, switch
 from memories.hooks.prompt_recall import Rated, RecallTrace, id_of_turn
 from memories.hooks.recall_strategy import HookContext, RecallRequest, query_of
@@ -130,7 +130,8 @@ def _preview_prompt(
     if silence:
         return PreviewedText("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
-    request = RecallRequest(caller, query_of(prompt), begun + SECONDS, counts=False)
+    query = query_of(prompt, typed_part(message))
+    request = RecallRequest(caller, query, begun + SECONDS, counts=False)
     trace = RecallTrace(start)
     context = model_context.open_and_recall(request, situation, trace)
     milliseconds = _elapsed_ms(begun)

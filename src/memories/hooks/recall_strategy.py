@@ -12,6 +12,7 @@ Requests and contexts travel to the server and back as JSON.
 import json
 import time
 
+from memories.core.prompts import LONG_PASTE
 from memories.hooks import session
 
 TYPE_CHECKING = False  # importing `typing` for this takes 3 ms
@@ -39,15 +40,15 @@ _MAX_QUERY = 4_096
 def query_of(prompt: str, typed: str = "") -> str:
     """Return a prompt as a query: no longer than allowed, without forbidden characters.
 
-    If the prompt is too long, only the typed part is used. If that is still too long, its middle is
-    left out, since a question usually comes before or after pasted text.
+    If a long text was pasted, only the typed part counts. The middle of what is still too long is
+    left out, since a question stands before or after other text.
 
     Args:
         prompt: The prompt.
         typed: The part that the user typed; empty if nothing is known to be pasted.
     """
-    if len(prompt) > _MAX_QUERY:
-        prompt = typed or prompt
+    if typed and len(prompt) - len(typed) >= LONG_PASTE:
+        prompt = typed
     if len(prompt) > _MAX_QUERY:
         prompt = f"{prompt[: _MAX_QUERY // 2 - 1]}\n{prompt[-_MAX_QUERY // 2 :]}"
     return prompt.replace("\0", " ").encode("utf-8", "replace").decode()
