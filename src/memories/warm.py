@@ -51,7 +51,8 @@ _NAMES = frozenset(
     PROJECT_DETECTION NAMESPACE_QUOTA SCRATCHPAD_SIZE PROMPT_TOKENS CAPTURE_PROJECTS
     TIDY_COMMAND""".split()
 )
-# The clients of stores read some of these: PostgreSQL's libpq, for example, those with PG.
+# Variables whose names begin like this are sent too. The clients of stores read some of them; for
+# example, PostgreSQL's libpq reads the variables that begin with PG.
 _PREFIXES = (
     "MEMORY_", "EMBEDDER", "CONTEXT_", "CHROMA", "FILE_MIGRATE_", "QDRANT_", "CODEX_", "CLINE_",
     "XDG_", "LC_", "SSL_", "PG",
@@ -221,7 +222,7 @@ def _connect(path: str, version: str, seconds: float = _HELLO_SECONDS) -> "socke
             greeting += piece
         if greeting == f"{GREETING} {version}\n".encode():
             return connection
-        if greeting:  # this line makes a server with an older version stop
+        if greeting:  # the server has another version; if it is older, this line makes it stop
             connection.sendall(f"newer {version}\n".encode())
     except OSError:
         pass

@@ -171,7 +171,7 @@ def _check(text: str, expected: dict[str, Any], table: Table) -> str:
 
 
 def _prune(data: dict[str, Any], table: Table) -> dict[str, Any]:
-    """Remove empty tables that lead to the named one."""
+    """Remove a table's parents that are empty."""
     for length in range(len(table) - 1, 0, -1):
         parent = _find(data, table[: length - 1])
         if isinstance(parent, dict) and parent.get(table[length - 1]) == {}:

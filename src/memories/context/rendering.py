@@ -173,7 +173,9 @@ def _unusual_marks(item: MemoryItem) -> list[str]:
 
 
 def id_length(items: Sequence[MemoryItem]) -> int:
-    """Return a length at which prefixes of these ids are unique, probably in the store as well."""
+    """Return a length at which prefixes of these ids are unique. They are probably unique in the
+    store, too.
+    """
     ids = {item.id for item in items if item.id}
     longest = max(map(len, ids), default=0)
     for length in range(SHORT_ID, longest):

@@ -295,7 +295,9 @@ def files(home: Path) -> list[Path]:
 
 
 def files_with_content(home: Path) -> list[str]:
-    """Return the event files that contain text, possibly that of erased memories."""
+    """Return the event files that contain the text of memories. Some of these memories may have
+    been erased since.
+    """
     mark = f',"{CONTENT}":'.encode()
     return [str(path) for path in files(home) if mark in path.read_bytes()]
 

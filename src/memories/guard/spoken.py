@@ -64,8 +64,8 @@ class _Word(NamedTuple):
         is_latin: Whether it is written in the Latin alphabet.
         is_common: Whether it is also an English word. Code contains many such words, and `contexts`
             finds the values that code assigns to them.
-        verbs: Words such as "is", in all its languages. One of them between the word and a value
-            shows for certain that the word names the value.
+        verbs: Words such as "is", in all its languages. If one of them is between the word and a
+            value, the word certainly names the value.
         links: Other words that may come between the word and a value, such as "to".
     """
 

@@ -67,7 +67,7 @@ _MIN_NAME = 3  # minimum length of a project's name; shorter names occur in prom
 
 
 class Gate:
-    """Rates texts for one prompt."""
+    """Rates how likely one prompt is to need a text."""
 
     def __init__(self, prompt: str, need: float = 0.0) -> None:
         """Prepare to rate texts for a prompt; `need` is 0 if it is unknown."""

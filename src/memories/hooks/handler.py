@@ -469,9 +469,9 @@ class EventHandler:
     def _claim_first(self, action: str, text: str = "", name: str = "") -> bool:
         """Claim an action for the event; return False if another hook has already performed it.
 
-        A host runs the user's and the project's hooks, and Cursor also those of other hosts, all at
-        the same time. Without a turn id, only the start and the end of a session are recognized,
-        since the user may type the same prompt again.
+        A host runs the hooks of the user and of the project at the same time. Cursor also runs the
+        hooks of other hosts. Without a turn id, only the start and the end of a session are
+        recognized, since the user may type the same prompt again.
         """
         if not self.event.turn_id and self.call.event not in ("session-start", "session-end"):
             return True

@@ -105,7 +105,7 @@ def split_sentences(text: str) -> list[str]:
 def read_sentences(text: str) -> list[Sentence]:
     """Return a text's sentences in order, each with its lead; see `split_sentences`."""
     sentences: list[Sentence] = []
-    leads: list[tuple[int, str]] = []  # the leads of the next item, each with its indent
+    leads: list[tuple[int, str]] = []  # the lines that introduce the next item, with their indents
     for paragraph, indent, is_heading in _paragraphs(_without_code(text[:MAX_TEXT])):
         leads = [each for each in leads if indent is not None and each[0] < indent]
         lead = " ".join(each for _, each in leads)

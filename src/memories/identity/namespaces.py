@@ -382,8 +382,8 @@ def _find_copied(store: Store, source: _Source, into: str, *, merge: bool) -> se
         if len(conflicts) > _MAX_SHOWN:
             names += f" and {len(conflicts) - _MAX_SHOWN} more"
         raise RequestError(
-            f"both namespaces have {names}; delete, rename or retag one of each first; nothing was "
-            "changed"
+            f"both namespaces have {names}; in one of the namespaces, delete, rename or retag them "
+            "first; nothing was changed"
         )
     return copied
 

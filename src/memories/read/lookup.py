@@ -359,9 +359,9 @@ class Lookup(NamedTuple):
         where = self.own.where(state="any", group=ref.group)
         if self.store.groups(where, limit=1):
             raise NotFound(
-                f'Memory not found: no memory in namespace {self.namespace} has the key "{key}"; a '
-                f"memory in {ref.namespace} has this key, but the same id as one of your memories; "
-                f"to read that memory, switch to {ref.namespace}"
+                f'Memory not found: no memory in namespace {self.namespace} has the key "{key}"; '
+                f"{ref.namespace} has one, but one of your memories has the same id; to read the "
+                f"memory with the key, switch to {ref.namespace}"
             )
 
     def _describe_search(self, key: str, project: str | None) -> str:
@@ -600,7 +600,8 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
 
 
 def apply_filters(where: Filter, filters: Mapping[str, Any], now: datetime) -> Filter:
-    """Narrow a store's filter with the caller's filters. The caller's times replace the filter's.
+    """Narrow a store's filter with the caller's filters. Times given by the caller replace the
+    times in the store's filter.
 
     Args:
         where: The store's filter.

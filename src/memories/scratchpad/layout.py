@@ -220,7 +220,7 @@ def _read_lines(text: str) -> Parts:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} is not a name and a value")
+            raise ValueError(f"line {number} has no name with a value")
         lead, name, value = match.groups()
         if lead == "- ":
             items.append({})

@@ -21,7 +21,7 @@ MIN_COVERAGE = 0.5
 # The next two are in units of calibration (a cosine times the slope of its curve), so they
 # are the same for every embedder.
 FAMILIAR_MARGIN = 1.65  # how far below the floor a query with familiar words may be
-MAX_GAP = 1.25  # largest gap between a hit of such a query and the best similarity
+MAX_GAP = 1.25  # how far below the best similarity a hit of such a query may be
 _MAX_TEXTS = 10  # number of candidates whose texts are examined
 # Number of characters examined at the beginning of each text. After them, only the text around the
 # query's words is examined.

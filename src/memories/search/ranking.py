@@ -232,7 +232,7 @@ class RankingRules(NamedTuple):
         min_confidence: The lowest confidence of a hit.
         limit: The maximum number of hits.
         include_corrected: Whether to keep hits that other hits correct.
-        noise_bounds: Bounds on similarity, if the query may be noise.
+        noise_bounds: Bounds on similarity that apply if the query may be noise.
         noise_mean: The similarity of two unrelated texts; a constant of the embedder.
         rank_by: One of `RANKS`. `relevance` considers age and use within bounds. `similarity`
             ignores them, and applies no thresholds. `formula` multiplies a memory's similarity by
@@ -263,7 +263,8 @@ class Ranked(NamedTuple):
         score: Its score, 0 to 1.
         freshness: Its freshness, 0 to 1.
         boost: Its factor for reads.
-        threshold: The calibrated similarity that makes it a hit if its words don't; 0 for a turn.
+        threshold: The calibrated similarity at which it is a hit even if few of its words match; 0
+            for a turn.
         is_stale: Whether it was never read and has faded.
         dropped: Why it is not a hit; empty for a hit.
     """

@@ -334,7 +334,8 @@ def _best_in_session(
 # turns, which are all about that person. So the question is embedded without the name. The word
 # search keeps the name, and the named speaker's turns count more.
 
-_SHORT_NAME = 2  # letters; a name this short must be capitalized, and a shorter name is ignored
+# A name of two letters must be capitalized, and a shorter name is ignored.
+_SHORT_NAME = 2
 # Names that are also words; only a capital letter shows that one means a person.
 _NAMES_THAT_ARE_WORDS = frozenset(
     "april art august bill dawn drew faith frank grace hope jack joy june mark may rose summer "

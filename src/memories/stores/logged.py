@@ -36,7 +36,7 @@ def ref_of(change: Change) -> Ref:
     return change if isinstance(change, Ref) else change.ref
 
 
-# The action to log for a memory's next version, by how the previous version ended.
+# The action to log for a memory's next version, keyed by how the previous version ended.
 _NEXT_ACTIONS = {
     "update": "update",
     "delete (restored)": "restore",

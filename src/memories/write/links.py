@@ -157,8 +157,8 @@ def _close_chain(
     newer: Record | None,
     leaving: Mapping[str, Record],
 ) -> None:
-    """Link the neighbours of a memory that is leaving its chain, except neighbours that are leaving
-    too or say the same thing.
+    """Link the neighbours of a memory that is leaving its chain. Neighbours are not linked if they
+    are leaving too, or if they say the same thing.
     """
     staying = [older for older in older_neighbours if older.ref.group not in leaving]
     linked: list[Record] = []

@@ -341,7 +341,7 @@ def _choose_repeated(
 
 
 def with_correction(writer: Writer, similar: Similar) -> Similar:
-    """Return a memory that resembles a draft, with the correction that it has now."""
+    """Return a similar memory with the id of the memory that corrects it now."""
     record = writer.lookup.own.find(similar.id)
     return replace(similar, corrected_by=versions.read_corrected_by(record, writer.now))
 

@@ -510,7 +510,7 @@ class Issuer:
 
 
 def _is_readable(name: Any) -> bool:
-    """Return whether a claim is text with a visible character, as a writer's name must be."""
+    """Return whether a claim can be a writer's name: a text with at least one visible character."""
     if not isinstance(name, str):
         return False
     return not all(is_unseen(sign) or sign.isspace() for sign in name)

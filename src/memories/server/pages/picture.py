@@ -203,7 +203,9 @@ def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
 def _draw_arrows(
     shown: "Sequence[Memory]", timeline: _Timeline, places: Mapping[str, float]
 ) -> tuple[list[Arrow], set[tuple[str, int]]]:
-    """Return the arrows between dots, and the dots (row and span) that contain a correction."""
+    """Return the arrows that show corrections. If both memories are in one dot, return that dot
+    instead, as row and span.
+    """
     arrows: list[Arrow] = []
     inside: set[tuple[str, int]] = set()
     for older, newer in _pairs(shown):

@@ -268,7 +268,9 @@ def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
 
 
 def _needle(term: Term) -> str:
-    """Return the string that occurs in a record's tokens if the record contains the term."""
+    """Return the string to look for in a record's tokens. It is there if the record contains the
+    term.
+    """
     whole = "".join(f" {token} " for token in term.tokens)
     return whole[:-1] if term.open_ended else whole
 

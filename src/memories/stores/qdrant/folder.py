@@ -82,7 +82,7 @@ class FolderTransport:
 
 
 class _OpenFolder:
-    """A folder that this process has open; all its stores share it."""
+    """A folder that this process has open. All stores in the folder share this object."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class _OpenFolder:
         self._lock = threading.RLock()
         self._unlock = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
-            # Take our lock first, because the client checks its own lock only after reading all.
+            # Take our lock first: the client checks its own only after reading the whole folder.
             with _translate_errors(folder):
                 if folder.exists() and (doubt := others_may_write(folder)):
                     raise StoreError(f"{folder} {doubt}")

@@ -132,7 +132,7 @@ class Quantizer:
         return result * scales
 
     def bits(self, codes: bytes) -> "NDArray[np.uint64]":
-        """Return the bit codes of these codes, as 64-bit words: shape (words, n)."""
+        """Return the signs of the codes' numbers as bits in 64-bit words: shape (words, n)."""
         _, numbers = self._split(codes)
         padded = np.zeros((len(numbers), self.words * 64), dtype=bool)
         padded[:, : self.dimension] = numbers > 0

@@ -48,7 +48,9 @@ Scores = dict[int, float]
 
 
 class _Windows(NamedTuple):
-    """Windows as columns: their records and namespaces, bit codes, and numbers of set bits."""
+    """Windows as columns. For each window: its record, its namespace, the bits of its vector, and
+    the number of bits that are set.
+    """
 
     seqs: "NDArray[np.int64]"
     pools: "NDArray[np.unsignedinteger[Any]]"

@@ -329,12 +329,13 @@ def _first_token(page: bytes) -> bytes:
 
 
 def read_segments(db: apsw.Connection, table: str) -> dict[int, int]:
-    """Return the first page of each segment in an index; 0 if a merge has used up the segment.
+    """Return the first page of each segment in an index, keyed by the segment's number. The page is
+    0 if a merge has used up the segment.
 
     The structure record, row 10 of the data table, lists the segments. It is a cookie of 4 bytes,
-    followed by variable-length numbers. The first three count the levels, segments and writes. For
-    each level, there follow the number of segments being merged, the number of all its segments,
-    and each segment's number, first page and last page.
+    followed by variable-length numbers. The first three count the levels, segments and writes. Then
+    each level has the number of segments being merged, the number of all its segments, and for each
+    segment its number, first page and last page.
     """
     structure = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 10")
     numbers = varints_in(structure[4:] if type(structure) is bytes else b"")

@@ -399,8 +399,8 @@ def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
 
 
 def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Return the words of two texts after giving one key to all inflections, synonyms, compounds
-    and acronyms of a word.
+    """Return the words of two texts. All inflections, synonyms, compounds and acronyms of a word
+    get the same key.
     """
     new, old = _join_compounds(new, old), _join_compounds(old, new)
     new, old = _shorten_names(new, old), _shorten_names(old, new)
