@@ -16,10 +16,10 @@ from memories.stores.protocol import Store, add_count_to_errors
 from memories.stores.records import (
     SEARCHED,
     Collection,
+    Patch,
     Record,
     Ref,
     immutable_parts,
-    mutable_parts,
     patch_for_copy,
     split_ends_first,
 )
@@ -38,7 +38,6 @@ from memories.transfer.pages import (
 
 MAX_PASSES = 20
 FEW_CHANGES = 100  # after a pass that copies no more records than this, the last step begins
-MAX_TOUCHES = 100
 PATIENCE = 10  # after this many passes, `reembed` makes other writers wait
 FEW_LEFT = 10  # maximum number of records embedded while writers wait, as an embedder may be slow
 
@@ -177,7 +176,7 @@ class _Migration:
         the key of a memory that has ended.
         """
         missing: list[Record] = []
-        changed: list[tuple[Record, Record]] = []
+        changed: list[Patch] = []
         count = digest = 0
         for page in pages(self._source, part):
             missing_in_page, changed_in_page = self._compare(page)
@@ -239,11 +238,11 @@ class _Migration:
                     "changed, and run this again"
                 )
 
-    def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[tuple[Record, Record]]]:
+    def _compare(self, page: Sequence[Record]) -> tuple[list[Record], list[Patch]]:
         """Compare records of the original with the target.
 
         Returns:
-            The records that the target lacks; and each changed record with its outdated copy.
+            The records that the target lacks, and patches for the outdated copies of others.
 
         Raises:
             RequestError: The target has a different record at one of the addresses.
@@ -251,33 +250,23 @@ class _Migration:
         refs = [record.ref for record in page]
         in_target = {record.ref: record for record in self._target.read(refs)}
         missing: list[Record] = []
-        changed: list[tuple[Record, Record]] = []
+        changed: list[Patch] = []
         for record in page:
             copy = in_target.get(record.ref)
             if copy is None:
                 missing.append(record)
             elif immutable_parts(record) != immutable_parts(copy):
                 raise _not_a_copy(record.ref)
-            elif mutable_parts(record) != mutable_parts(copy) or record.accesses > copy.accesses:
-                changed.append((record, copy))
+            elif (patch := patch_for_copy(record, copy)) is not None:
+                changed.append(patch)
         return missing, changed
 
-    def _update(self, pairs: Sequence[tuple[Record, Record]]) -> None:
+    def _update(self, patches: Sequence[Patch]) -> None:
         """Update records that were copied earlier."""
-        differences = [patch_for_copy(record, copy) for record, copy in pairs]
-        patches = [patch for patch in differences if patch is not None]
         for group in split_ends_first(patches):
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)
         self.result.changed += len(patches)
-        # Read counts are only statistics, so each one is raised by `MAX_TOUCHES` at most.
-        for number in range(MAX_TOUCHES):
-            behind = [
-                record.ref for record, copy in pairs if record.accesses > copy.accesses + number
-            ]
-            if not behind:
-                break
-            self._target.touch(behind)
 
     def _append(self, records: Sequence[Record]) -> None:
         if not records:
