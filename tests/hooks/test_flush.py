@@ -305,6 +305,14 @@ def test_text_pasted_without_a_mark_does_not_count_as_the_users(home: Path) -> N
     assert found == {"We always use pnpm here.", "We always squash our commits."}
 
 
+def test_a_request_to_remember_after_unfinished_pasted_code_is_proposed(home: Path) -> None:
+    pasted = "+def load(path):\n+    x = path[1:]\n" * 30 + '+    """Read'
+    record_event(home, "user-prompt", prompt=f"{pasted}\n\nRemember that bo owns DNS.")
+    record_event(home, "stop")
+    flush_inbox(home)
+    assert [each.content for each in pending_memories(home)] == ["Bo owns DNS."]
+
+
 def test_a_pasted_fact_after_a_request_to_remember_is_proposed(home: Path) -> None:
     pasted = '<pasted_content id="1">\nOla owns billing.\n</pasted_content id="1">'
     prompts = [f"Remember this:\n{pasted}\nThen fix the login.", "remember that bo owns DNS."]

@@ -135,17 +135,15 @@ def _find(utterance: Utterance, rate: Rate | None) -> list[CandidateSentence]:
 
     Candidates in pasted text are left out, except a fact after a typed "Remember this:".
     """
-    found = candidates(utterance.text, utterance.role, rate)
     if not utterance.typed or utterance.typed == utterance.text:
-        return found
-    lines = utterance.typed.splitlines()
-    asks = any(line.rstrip().endswith((":", "：")) for line in lines)
+        return candidates(utterance.text, utterance.role, rate)
     typed = candidates(utterance.typed, USER, rate)
-    contents = {each.content for each in typed}
+    lines = utterance.typed.splitlines()
+    if not any(line.rstrip().endswith((":", "：")) for line in lines):
+        return typed
+    found = candidates(utterance.text, USER, rate)
     requests = [each for each in found if each.phrase == REMEMBER]
-    return [each for each in typed if each.phrase != REMEMBER] + [
-        each for each in requests if asks or each.content in contents
-    ]
+    return [each for each in typed if each.phrase != REMEMBER] + requests
 
 
 def _count(memories: Memories, window: str) -> int:
