@@ -44,8 +44,8 @@ ORDER = {
     "memories.core": "batches deadline disk installation logs prompts times urls < events http ids trust",
     "memories.stores": """records claims < damage words audit_log < protocol columns < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
-    "memories.stores.sqlite": """errors rows < engine quantize query < whole_file schema < wal <
-        connection < vectors words < spaces turns backup salvage < derived < check < store""",
+    "memories.stores.sqlite": """errors rows < engine quantize query < whole_file words < schema < wal <
+        connection < vectors < spaces turns backup salvage < derived < check < store""",
     "memories.stores.postgres": """schema errors patience url < query < connection < counts < rewrite vectors <
         search shared < store""",
     "memories.stores.documents": "driver < schema < changes < query < spaces < search < store",

@@ -19,7 +19,7 @@ from memories.transfer.backup import back_up, restore
 from memories.transfer.doctor import salvage
 from memories.write.turn_queue import RetryQueue
 
-SCHEMA_3 = Path(__file__).parent / "data" / "schema3.db.gz"
+SCHEMA_4 = Path(__file__).parent / "data" / "schema4.db.gz"
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
@@ -71,7 +71,7 @@ def salvage_sqlite(folder: Path) -> None:
 def upgrade_sqlite(folder: Path) -> None:
     """Write to a store of an earlier version; the upgrade first makes a copy."""
     path = folder / "memories.db"
-    path.write_bytes(gzip.decompress(SCHEMA_3.read_bytes()))
+    path.write_bytes(gzip.decompress(SCHEMA_4.read_bytes()))
     path.chmod(0o600)
     stored(load_config({"store": f"sqlite:///{path}"}))
 
@@ -93,7 +93,7 @@ def empty_a_queue_by_half(folder: Path) -> None:
         (back_up_others, "backup.jsonl"),
         (restore_sqlite, "other.db"),
         (salvage_sqlite, "saved.jsonl"),
-        (upgrade_sqlite, "memories.db.v3.backup"),
+        (upgrade_sqlite, "memories.db.v4.backup"),
         (empty_a_queue_by_half, "q.jsonl"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Once
-from memories.stores.sqlite import schema
+from memories.stores.sqlite import engine
 from memories.transfer import doctor as examining
 from memories.transfer.backup import scratch_beside
 
@@ -371,7 +371,7 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
         folder / "foreign.db",
     )
     for name, change in [
-        ("newer.db", f"PRAGMA user_version={len(schema.MIGRATIONS) + 1}"),
+        ("newer.db", f"PRAGMA user_version={engine.SCHEMA_VERSION + 1}"),
         ("trigger.db", "CREATE TRIGGER spy AFTER INSERT ON record BEGIN DELETE FROM record; END"),
         ("view.db", "CREATE VIEW spied AS SELECT * FROM record"),
     ]:
@@ -391,7 +391,7 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
         (
             "newer.db",
             1,
-            f"has schema {len(schema.MIGRATIONS) + 1}, but this program supports only schemas up to",
+            f"has schema {engine.SCHEMA_VERSION + 1}, but this program supports only schemas up to",
         ),
         ("trigger.db", 1, "trigger.db contains a trigger spy, which Memories never creates"),
         ("view.db", 1, "view.db contains a view spied, which Memories never creates"),
@@ -413,24 +413,19 @@ def test_restore_refuses_unsound_backups_in_one_sentence(
     assert not (folder / "new" / "new.db").exists()
 
 
-@pytest.mark.first(1)
-@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
 def test_the_snapshot_of_an_upgrade_is_restored(
     memory: Command,
     folder: Path,
     store: Path,
     run_python: RunPython,
-    version: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file from an older program: with fewer tables, and without the mark of a backup."""
+    """A file from an older program: without a word index, and without the mark of a backup."""
     older = """
 import os, sys, zlib, apsw
 from memories.stores.sqlite import engine, rows, schema
 db = apsw.Connection(sys.argv[1])
-for version in range(1, int(sys.argv[2]) + 1):
-    with db:
-        schema.migrate(db, version)
+db.execute(schema._FIRST_RELEASED + schema.CREATE_TRIGGERS)
 db.execute(f"PRAGMA application_id={engine.APPLICATION_ID}; PRAGMA user_version={sys.argv[2]}")
 db.execute("INSERT INTO pool (id, collection, namespace) VALUES (1, 'memory', 'shared')")
 parts = ("shared", "01a1fdf1-92cd-72f2-8000-0a1b2c3d4e5f", "1", "1763700000000", "", "An old note")
@@ -439,18 +434,15 @@ db.execute(
     "VALUES (1, ?, 1, 1763700000000, ?, 'An old note')",
     (bytes.fromhex(parts[1].replace("-", "")), zlib.crc32("\\0".join(parts).encode())),
 )
-if int(sys.argv[2]) > 3:
-    crc = zlib.crc32("\\0".join(parts).encode())
-    db.execute("UPDATE record SET state_crc = ?", (rows.state_crc(crc, None, None, None, None),))
+crc = zlib.crc32("\\0".join(parts).encode())
+db.execute("UPDATE record SET state_crc = ?", (rows.state_crc(crc, None, None, None, None),))
 """
-    file = folder / f"memories.db.v{version}.backup"
-    run_python(older, file, version)
+    file = folder / f"memories.db.v{engine.FIRST_RELEASED}.backup"
+    run_python(older, file, engine.FIRST_RELEASED)
     before = file.read_bytes()
     assert memory("restore", file.name).json["records"] == 1
     assert memory("list").json["results"][0]["content"] == "An old note"
-    assert memory("doctor", "--fix").json["schema_version"] == len(
-        schema.MIGRATIONS
-    )  # that version had no word index
+    assert memory("doctor", "--fix").json["schema_version"] == engine.SCHEMA_VERSION
     assert file.read_bytes() == before
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memories.settings import SETTINGS
-from memories.stores.sqlite.schema import MIGRATIONS
+from memories.stores.sqlite.engine import SCHEMA_VERSION
 
 Command = Callable[..., Any]
 
@@ -45,7 +45,7 @@ def test_status_reports_a_healthy_memory(
         "fake/1",
         0,
     )
-    assert shape["schema_version"] == len(MIGRATIONS)
+    assert shape["schema_version"] == SCHEMA_VERSION
     assert shape["size_bytes"] > 0
 
 

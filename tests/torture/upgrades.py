@@ -13,7 +13,7 @@ import apsw
 import forks
 import work
 
-from memories.stores.sqlite import schema
+from memories.stores.sqlite import engine
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.export import export
 
@@ -91,7 +91,7 @@ def _check(path: Path, folder: Path, first: bool) -> None:
     assert "".join(lines) == exported.read_text()
     with store._file.write() as db:
         assert _rows(db) == (folder / "before").read_text()
-        assert db.pragma("user_version") == len(schema.MIGRATIONS)
+        assert db.pragma("user_version") == engine.SCHEMA_VERSION
     store.close()
     work.check_file(path)
 

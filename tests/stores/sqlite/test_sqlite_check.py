@@ -548,25 +548,6 @@ def test_vectors_of_a_damaged_block_are_scored_one_by_one(path: Path) -> None:
 # --- forgetting
 
 
-def test_a_file_from_an_older_version_is_rewritten_once(path: Path) -> None:
-    """Its deletions left bytes in free pages, which later deletions don't overwrite."""
-    junk = (
-        "DELETE FROM meta WHERE name = 'secure'; "
-        "CREATE TABLE junk (t); INSERT INTO junk VALUES (?); DROP TABLE junk"
-    )
-    run(path, junk, "oldsentinel" * 400)
-    assert b"oldsentinel" in path.read_bytes()
-    store = SQLiteStore(path, SPACE)
-    store.remove([M7])
-    store.close()
-    assert b"oldsentinel" not in path.read_bytes()
-    run(path, junk.partition("; ")[2], "newsentinel" * 400)
-    store = SQLiteStore(path, SPACE)
-    store.remove([M7])
-    store.close()
-    assert b"newsentinel" in path.read_bytes()
-
-
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_forgetting_random_records_leaves_no_bytes(tmp_path: Path, seed: int) -> None:
     """Texts of all lengths, keys, labels and fields are forgotten among updates that split and

@@ -15,7 +15,7 @@ from contract import (
 )
 
 from memories.stores.records import Collection, Filter, Finding, Patch, Record
-from memories.stores.sqlite import derived, schema, whole_file
+from memories.stores.sqlite import derived, whole_file
 from memories.stores.sqlite.spaces import StoredVectors
 from memories.stores.sqlite.store import SQLiteStore
 
@@ -149,28 +149,6 @@ def change_file(path: Path, script: str) -> None:
     db = apsw.Connection(str(path))
     db.execute(script)
     db.close()
-
-
-UNCOUNTED = f"""
-{"".join(f"DROP TRIGGER {name};" for name in schema._TRIGGERS)}
-DROP TABLE key_pool; DROP INDEX record_deleted;
-ALTER TABLE pool DROP COLUMN live;
-ALTER TABLE pool DROP COLUMN deleted;
-ALTER TABLE pool DROP COLUMN without_vector;
-ALTER TABLE label_pool DROP COLUMN live;
-"""
-
-
-def test_a_migration_counts_the_records_of_an_older_store(path: Path) -> None:
-    fill(path)
-    change_file(path, UNCOUNTED)
-    change_file(path, schema.ADD_COUNTS)
-    store = SQLiteStore(path, SPACE)
-    store.append([record("new", labels={"project": "p0"})])
-    assert store.count(pool()) == 10
-    assert store.labels(pool(), "project") == {"p0": 3, "p1": 3, "p2": 2, "p3": 1, "p4": 1}
-    store.close()
-    assert wrong_counts(path) == []
 
 
 def test_counts_survive_an_embedder_change(path: Path) -> None:

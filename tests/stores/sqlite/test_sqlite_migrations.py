@@ -2,44 +2,26 @@
 refused.
 """
 
-import contextlib
 import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 from contract import (
-    MEMORY,
     SPACE,
-    at,
-    by_words,
-    everything,
-    matching,
     pool,
     record,
-    refs_of,
     seen,
-    turn,
-    unit_vectors,
 )
-from sqlite_scripts import CHECK, STORE, RunPython, StartPython
+from sqlite_scripts import STORE, RunPython, StartPython
 from sqlite_uses import all_uses, mode
 
-from forkserver import ForkServer
 from memories.errors import SchemaTooNew, StoreError
-from memories.stores.records import (
-    Patch,
-    Ref,
-)
 from memories.stores.sqlite import engine
 from memories.stores.sqlite import schema as sqlite_schema
 from memories.stores.sqlite.store import SQLiteStore
 
-RELEASED = sqlite_schema.MIGRATIONS
-
-KNOWN = len(RELEASED)
+KNOWN = engine.SCHEMA_VERSION
 
 NEXT = """
 CREATE TABLE extra (x);
@@ -67,19 +49,21 @@ def inspect_file(path: Path) -> list[str]:
 
 def migrate_to(monkeypatch: pytest.MonkeyPatch, *scripts: str) -> None:
     """Add migrations to those that were released."""
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", (*RELEASED, *scripts))
-    monkeypatch.setattr(engine, "SCHEMA_VERSION", len(sqlite_schema.MIGRATIONS))
+    for number, script in enumerate(scripts, KNOWN + 1):
+        monkeypatch.setitem(sqlite_schema.MIGRATIONS, number, script)
+    monkeypatch.setattr(engine, "SCHEMA_VERSION", KNOWN + len(scripts))
 
 
 def test_the_newest_schema_is_the_last_migration() -> None:
-    assert len(RELEASED) == engine.SCHEMA_VERSION
+    assert [*sqlite_schema.MIGRATIONS] == [*range(engine.FIRST_RELEASED + 1, KNOWN + 1)]
 
 
 def migrating(migration: str) -> str:
     """Return the beginning of a script that adds one more migration to the program."""
     return (
         "from memories.stores.sqlite import engine, schema\n"
-        f"schema.MIGRATIONS += ({migration!r},)\nengine.SCHEMA_VERSION += 1\n" + STORE
+        "engine.SCHEMA_VERSION += 1\n"
+        f"schema.MIGRATIONS[engine.SCHEMA_VERSION] = {migration!r}\n" + STORE
     )
 
 
@@ -179,163 +163,6 @@ def test_remains_of_an_interrupted_snapshot_do_no_harm(
     assert store.count(pool()) == 3
     store.close()
     assert inspect_file(Path(f"{old}.v{KNOWN}.backup")) == [str(KNOWN), "ok"]
-
-
-DOWNGRADE = """
-import re, sys, apsw
-sys.path.insert(0, sys.argv[2])
-from memories.stores.sqlite.schema import MIGRATIONS
-def tables(db):
-    rows = db.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    sql = {name: sql for name, sql in rows}
-    return {name: re.sub(r"--.*|\\s+", "", text) for name, text in sql.items()}
-db = apsw.Connection(sys.argv[1])
-from memories.languages.text import index_text
-for (trigger,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall():
-    db.execute(f"DROP TRIGGER {trigger}")
-db.execute("DROP INDEX record_deleted")
-for column in ("live", "deleted", "without_vector"):
-    db.execute(f"ALTER TABLE pool DROP COLUMN {column}")
-first = apsw.Connection(":memory:")
-first.execute(MIGRATIONS[0])
-later = (
-    "turn_words", "turn_vector", "turn_block", "label_pool", "staged_vector", "staged_turn_vector",
-)
-later += ("corpus", "store", "key_pool")
-for table in (*later, "words", "words_ended"):
-    db.execute(f"DROP TABLE {table}")
-for table, state in (("words", "IS NULL"), ("words_ended", "IS NOT NULL")):
-    db.execute(first.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).get)
-    rows = db.execute(f"SELECT seq, text FROM record WHERE ended_at {state}").fetchall()
-    rows = [(seq, index_text(text)) for seq, text in rows]
-    db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", rows)
-db.execute("DROP INDEX record_said")
-db.execute("ALTER TABLE record DROP COLUMN session")
-db.execute("ALTER TABLE block DROP COLUMN pools")
-db.execute("ALTER TABLE record DROP COLUMN state_crc")
-db.execute("ALTER TABLE vector DROP COLUMN crc")
-db.execute("DELETE FROM meta WHERE name = 'secure'")
-db.pragma("user_version", 1)
-assert tables(db) == tables(first), tables(db).items() ^ tables(first).items()
-db.close()
-"""
-
-
-@pytest.fixture(scope="module")
-def downgraded(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> tuple[Path, Any]:
-    """A closed store file, downgraded to schema 1 without later additions, and the earlier result
-    of `seen`.
-    """
-    path = tmp_path_factory.mktemp("first") / "memories.db"
-    store = SQLiteStore(path, SPACE)
-    vectors = unit_vectors(1_100)
-    store.append(
-        [
-            record(
-                f"m{number:04}",
-                text=f"common words w{number}",
-                labels={"who": "ann"},
-                vectors=vectors[[number]],
-            )
-            for number in range(1_100)
-        ]
-    )
-    store.append(
-        [
-            record(
-                "m0000", 2, text="common words again", key="k", labels={"who": "ann", "項目": "値"}
-            )
-        ]
-    )
-    store.append(
-        [
-            record(
-                "b",
-                namespace="bob",
-                text="common words of bob",
-                labels={"who": "bob"},
-                fields={"n": 1.5},
-            )
-        ]
-    )
-    store.patch([Patch(Ref(MEMORY, "ann", "m0001", 1), at(50), "delete", {"mark": 1})])
-    store.touch([Ref(MEMORY, "ann", "m0002", 1)] * 3)
-    before = [
-        seen(store, pool(name, state=state))
-        for name in ("ann", "bob")
-        for state in ("live", "ended", "any")
-    ]
-    store.close()
-    source = Path(sqlite_schema.__file__).parents[2]
-    with contextlib.closing(
-        forks.start(DOWNGRADE, path, source, folder=path.parent, environment={})
-    ) as process:
-        done = process.finish()
-    assert done.returncode == 0, done.stderr
-    return path, before
-
-
-@pytest.fixture
-def first_schema(downgraded: tuple[Path, Any], path: Path) -> Any:
-    """Copies the downgraded file to `path`; the earlier result of `seen`."""
-    made, before = downgraded
-    shutil.copy2(made, path)
-    return before
-
-
-@pytest.mark.first(1)
-@pytest.mark.parametrize("first_use", ["read", "write", "turn"])
-def test_a_file_with_the_first_schema_keeps_everything_and_accepts_turns(
-    first_schema: Any, path: Path, first_use: str, run_python: RunPython
-) -> None:
-    store = SQLiteStore(path, SPACE)
-    if first_use == "write":
-        store.touch([])
-    if first_use == "turn":
-        store.append([turn(0, text="common words of a turn", labels={"speaker": "Zoë"})])
-    after = [
-        seen(store, pool(name, state=state))
-        for name in ("ann", "bob")
-        for state in ("live", "ended", "any")
-    ]
-    assert after == first_schema
-    assert store.info(pool()).schema_version == KNOWN
-    assert store.values(MEMORY, ["ann"], "who") == ["ann"]
-    assert store.values(MEMORY, ["ann", "bob"], "who") == ["ann", "bob"]
-    assert store.values(MEMORY, ["bob"], "項目") == []
-    assert {entry.session for entry in everything(store, pool("ann", "bob"))} == {None}
-    store.append([turn(number, text=f"common words of turn {number}") for number in range(1, 4)])
-    assert {ref.position for ref in refs_of(matching(store, "common words"))} >= {1, 2, 3}
-    assert by_words(store, ["w7"]).keys() == {"m0007"}
-    (result,) = store.candidates(pool(), vector=unit_vectors(1_100)[1_050], terms=[], k=1)
-    assert result.record.ref.group == "m1050"
-    assert list(store.remove([Ref(MEMORY, "bob", "b", 1)])) == [f"{path}.v1.backup"]
-    assert store.values(MEMORY, ["bob"], "who") == []
-    store.close()
-    assert inspect_file(path) == [str(KNOWN), "ok"]
-    assert inspect_file(Path(f"{path}.v1.backup")) == ["1", "ok"]
-    assert mode(Path(f"{path}.v1.backup")) == 0o600
-    assert run_python(CHECK, path).stdout == "ok\n"
-
-
-@pytest.mark.parametrize(
-    ("number", "width"), [(255, 1), (256, 2), (65_535, 2), (65_536, 4), (2**32 - 1, 4)]
-)
-def test_a_migration_adds_namespace_numbers_to_blocks(number: int, width: int) -> None:
-    """Each number has as few bytes as the largest one needs. The second window of the block was
-    removed.
-    """
-    db = apsw.Connection(":memory:")
-    db.execute(
-        "CREATE TABLE meta (name, value); INSERT INTO meta VALUES ('dimension', 70);"
-        "CREATE TABLE record (seq, pool); CREATE TABLE old (hi, seqs, bits, pools)"
-    )
-    db.execute("INSERT INTO record VALUES (4, 3), (6, ?)", (number,))
-    db.execute("INSERT INTO old VALUES (6, NULL, zeroblob(3 * 2 * 8), NULL)")
-    sqlite_schema._note_pools(db, "old")
-    [(packed,)] = db.execute("SELECT pools FROM old").fetchall()
-    numbers = [packed[start : start + width] for start in range(0, len(packed), width)]
-    assert [int.from_bytes(text, "little") for text in numbers] == [3, 0, number]
 
 
 def test_a_newer_schema_is_refused_and_left_unchanged(path: Path, run_python: RunPython) -> None:

@@ -159,16 +159,3 @@ def test_a_large_store_limits_the_cached_counts_of_terms(
                 == 5
             )
             assert len(postings.snapshot(db).counts) <= 15
-
-
-def test_words_are_found_by_the_connection_that_rewrote_an_older_file(
-    open_store: OpenStore, path: Path
-) -> None:
-    """The rewrite moves the connection's temporary tables to a file and drops them."""
-    store = open_store()
-    store.append([record(f"m{n}", text="apple and pear", vectors=None) for n in range(3)])
-    db = apsw.Connection(str(path))
-    db.execute("DELETE FROM meta WHERE name = 'secure'")
-    db.close()
-    store.remove([Ref(pool().collection, "ann", "m1", 1)])
-    assert set(by_words(store, ["apple"])) == {"m0", "m2"}

@@ -9,14 +9,13 @@ from pathlib import Path
 import apsw
 import pytest
 
-from memories import Memories, NotFound, SchemaTooNew
+from memories import Memories, NotFound, SchemaTooNew, StoreError
 from memories.config import load_config
 from memories.stores.sqlite import engine
 from memories.transfer.backup import restore
 
 DATA = Path(__file__).parents[2] / "data"
-RELEASED = [1, 2, 3, 4]
-UNCOUNTED = RELEASED[:3]  # these don't count their commits, so a copy can simply replace the file
+RELEASED = [4]
 NEWEST = engine.SCHEMA_VERSION
 
 
@@ -74,11 +73,10 @@ def test_a_released_store_keeps_everything(path: Path, version: int, first_use: 
             bob.get(preference.id)
         for query in ("Rust", "reviews", "Fridays"):
             assert query in ann.search(query)[0].memory.content
-        if version >= 2:
-            assert [turn.content for turn in ann.turns("talk")] == [
-                "Shall we ship on Monday?",
-                "No, on Tuesday",
-            ]
+        assert [turn.content for turn in ann.turns("talk")] == [
+            "Shall we ship on Monday?",
+            "No, on Tuesday",
+        ]
         ann.forget(deleted.id)
         assert ann.create("and more is written").memory.version == 1
     assert inspect_file(path) == [str(NEWEST), "ok"]
@@ -119,20 +117,6 @@ def test_an_older_program_refuses_a_newer_store_and_changes_no_byte(
     assert Path(f"{path}-wal").stat().st_size == 0
 
 
-@pytest.mark.parametrize("version", UNCOUNTED)
-def test_the_snapshot_of_a_migration_can_replace_the_file(path: Path, version: int) -> None:
-    unpack(version, path)
-    url = f"sqlite:///{path}"
-    with Memories(url, embedder="fake", namespace="ann") as memories:
-        memories.create("after the migration")
-    Path(f"{path}.v{version}.backup").rename(path)
-    with Memories(url, embedder="fake", namespace="ann") as memories:
-        assert "after the migration" not in {entry.content for entry in memories.list().memories}
-        memories.create("written into the copy")
-        assert memories.status().schema_version == NEWEST
-    assert inspect_file(path) == [str(NEWEST), "ok"]
-
-
 @pytest.mark.parametrize("version", RELEASED)
 def test_the_snapshot_of_a_migration_can_be_restored(path: Path, version: int) -> None:
     unpack(version, path)
@@ -148,3 +132,18 @@ def test_the_snapshot_of_a_migration_can_be_restored(path: Path, version: int) -
         memories.create("written into the copy")
         assert memories.status().schema_version == NEWEST
     assert inspect_file(path) == [str(NEWEST), "ok"]
+
+
+def test_a_store_from_before_the_first_release_is_refused_and_left_unchanged(path: Path) -> None:
+    unpack(RELEASED[0], path)
+    db = apsw.Connection(str(path))
+    db.pragma("user_version", RELEASED[0] - 1)
+    db.close()
+    content = path.read_bytes()
+    for use in (Memories.list, Memories.status, lambda memories: memories.create("x")):
+        memories = Memories(f"sqlite:///{path}", embedder="fake")
+        with pytest.raises(StoreError, match="has schema 3, from before the first release; export"):
+            use(memories)
+        memories.close()
+    assert path.read_bytes() == content
+    assert [*path.parent.glob("*.backup")] == []

@@ -14,7 +14,7 @@ import apsw
 
 from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
-from memories.errors import RequestError, SchemaTooNew, StoreDamaged, StoreError, StoreFull
+from memories.errors import RequestError, StoreDamaged, StoreError, StoreFull
 from memories.guard.validate import amount
 from memories.stores import claims
 from memories.stores.records import Collection
@@ -345,12 +345,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
         raise RequestError(
             f"{path} is another program's SQLite database; use a backup made by Memories"
         )
-    version, newest = int(db.pragma("user_version")), engine.SCHEMA_VERSION
-    if not 1 <= version <= newest:
-        raise SchemaTooNew(
-            f"{path} has schema {version}, but this program supports only schemas up to {newest}; "
-            "upgrade memoriae"
-        )
+    engine.refuse_unsupported(db, path)
     ours = set(_read_objects(schema.empty()))
     for kind, name in _read_objects(db):
         if (kind, name) not in ours:

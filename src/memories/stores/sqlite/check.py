@@ -25,8 +25,9 @@ from memories.stores.sqlite import words as index
 from memories.stores.sqlite.derived import Inspection, derived_finding
 from memories.stores.sqlite.engine import scratch
 from memories.stores.sqlite.errors import FIX, NEVER_WRITTEN, SALVAGE
-from memories.stores.sqlite.query import READ_ANY, records_of
+from memories.stores.sqlite.query import read_pages
 from memories.stores.sqlite.rows import (
+    RECREATE_WORDS,
     WORD_TABLES,
     WORDS,
     WORDS_ENDED,
@@ -34,8 +35,8 @@ from memories.stores.sqlite.rows import (
     advance_epoch,
     fetch,
     fetch_value,
+    varints_in,
 )
-from memories.stores.sqlite.schema import RECREATE_WORDS
 from memories.stores.sqlite.spaces import StoredVectors
 
 SMALL = 400  # the cheap check reads all records of a store that has no more than this
@@ -48,7 +49,6 @@ _UNREADABLE = (
     StoreDamaged,
     *NEVER_WRITTEN,
 )
-_PAGE = 500
 _ALL = 2**62
 
 
@@ -194,22 +194,9 @@ def _is_of(part: DerivedPart, message: str) -> bool:
     return bool(part.rows and re.search(part.rows, message)) and not _is_of_pages(message)
 
 
-def _read_records(
-    db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
-) -> Iterator[dict[int, Any]]:
-    """Yield pages of records keyed by `seq`, in ascending order; a damaged record is None."""
-    sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
-    after = -(2**62)
-    while rows := fetch(db, sql, (after, *values, _PAGE)):
-        after = rows[-1][0]
-        records: dict[int, Any] = dict.fromkeys(row[0] for row in rows)
-        records.update(records_of(db, rows, damaged))
-        yield records
-
-
 def _check_all_records(inspection: Inspection) -> Iterator[Finding]:
     damaged = Damaged(_ALL)
-    for page in _read_records(inspection.db, damaged):
+    for page in read_pages(inspection.db, damaged):
         inspection.damaged.update(seq for seq, record in page.items() if record is None)
     inspection.is_complete = True
     yield from damaged.since()
@@ -224,7 +211,7 @@ def _check_some_records(db: apsw.Connection) -> Iterator[Finding]:
     choices = max(1, newest - half - oldest + 1)
     drawn = oldest + int.from_bytes(os.urandom(8), "big") % choices
     for first in (newest - half, drawn):
-        for _ in _read_records(db, damaged, "r.seq BETWEEN ? AND ?", first, first + half):
+        for _ in read_pages(db, damaged, "r.seq BETWEEN ? AND ?", first, first + half):
             pass
     yield from damaged.since()
 
@@ -280,7 +267,7 @@ def _find_table_damage(
     averages = fetch_value(db, f"SELECT block FROM {table}_data WHERE id = 1")
     totals = [0]
     if type(averages) is bytes:
-        totals = list(index.varints_in(averages))
+        totals = list(varints_in(averages))
     rows = fetch(db, f"SELECT sz FROM {table}_docsize")
     sizes = [index.count_tokens(size) for (size,) in rows]
     if totals != [len(sizes), sum(sizes)] and (totals or sizes):
@@ -350,7 +337,7 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
             fresh.execute(RECREATE_WORDS.format(table=table))
         sql = "SELECT sql FROM sqlite_schema WHERE name = 'corpus'"
         fresh.execute(fetch_value(inspection.db, sql))
-        _insert_words(inspection.db, fresh)
+        index.insert_all(inspection.db, fresh)
         for table in _TABLES_OF_WORDS.values():
             wrong |= _differing(_hash_rows(inspection.db, table), _hash_rows(fresh, table))
             sizes = f"SELECT id, sz FROM {table}_docsize"
@@ -363,16 +350,6 @@ def _compare_words(inspection: Inspection) -> Iterator[Finding]:
 
 def _differing(first: dict[int, Any], second: dict[int, Any]) -> set[int]:
     return {seq for seq in first.keys() | second.keys() if first.get(seq) != second.get(seq)}
-
-
-def _insert_words(db: apsw.Connection, target: apsw.Connection) -> None:
-    rows = fetch(db, "SELECT id, collection, namespace FROM pool")
-    pools = {(collection, namespace): pool for pool, collection, namespace in rows}
-    for page in _read_records(db, Damaged()):
-        for seq, record in page.items():
-            if record is not None:
-                pool = pools[record.ref.collection, record.ref.namespace]
-                index.insert(target, [(seq, pool, record)])
 
 
 def _hash_rows(db: apsw.Connection, table: str) -> dict[int, int]:
@@ -404,7 +381,7 @@ def _recreate_words(db: apsw.Connection) -> None:
 def _rebuild_words(inspection: Inspection) -> None:
     inspection.has_bad_words = True  # SQLite may still have a cached view of the old index
     _recreate_words(inspection.db)
-    _insert_words(inspection.db, inspection.db)
+    index.insert_all(inspection.db, inspection.db)
     advance_epoch(inspection.db, WORDS_EPOCH)
 
 

@@ -188,8 +188,7 @@ class SQLiteFile:
     def erase_free_pages(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
-        Other processes may write between attempts. A file of an earlier version, which didn't
-        overwrite deleted bytes, is rewritten completely, once.
+        Other processes may write between attempts.
 
         Raises:
             StoreBusy: A reader kept using an earlier state of the file.
@@ -210,8 +209,6 @@ class SQLiteFile:
 
         with self._exclusive(wait_seconds):
             connection = self._connection()
-            if not connection.execute("SELECT 1 FROM meta WHERE name = 'secure'").fetchall():
-                whole_file.rewrite(connection)
             connection.set_busy_timeout(_ATTEMPT_MILLIS)
             try:
                 busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]

@@ -25,10 +25,8 @@ from memories.guard.validate import amount
 from memories.stores.sqlite.rows import WORD_TABLES, view_of
 
 APPLICATION_ID = 0x4D656D73  # "Mems", in the header of every store file
-SCHEMA_VERSION = 5  # the newest schema: the number of `schema.MIGRATIONS`
-# Marks a file in which deleted bytes have always been overwritten; see
-# `SQLiteFile.erase_free_pages`.
-SECURE = "INSERT INTO meta (name, value) VALUES ('secure', 1)"
+FIRST_RELEASED = 4  # files with an older schema are refused
+SCHEMA_VERSION = 5  # the newest schema: the last of `schema.MIGRATIONS`
 # size of the page cache, which is large because searches read rows from all over the file
 _CACHE_KIB = 16_384
 BUSY_MILLIS = 30_000
@@ -294,7 +292,7 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
                 f"{path} is another program's SQLite database, and was not touched; name another "
                 "file"
             )
-        version = refuse_newer(connection, path)
+        version = refuse_unsupported(connection, path)
         prepare_connection(connection)
     except BaseException:
         close_without_checkpoint(connection)
@@ -305,7 +303,12 @@ def set_up(connection: apsw.Connection, path: Path, busy_seconds: float) -> int:
 def prepare_connection(db: apsw.Connection) -> None:
     """Set a new connection's cache size, and create its views and functions for counting words."""
     db.pragma("cache_size", -_CACHE_KIB)
-    create_views(db)
+    # Keep statements' undo data in memory; in a file, each added memory would cost 16 page writes.
+    db.execute("PRAGMA temp_store=MEMORY")
+    for table in WORD_TABLES:
+        for kind in ("instance", "row"):
+            name = view_of(table, kind)
+            db.execute(f"CREATE VIRTUAL TABLE {name} USING fts5vocab (main, {table}, {kind})")
 
     def occurrences(row: apsw.FTS5ExtensionApi, *_: object) -> int:
         return row.inst_count
@@ -322,15 +325,15 @@ def prepare_connection(db: apsw.Connection) -> None:
     db.register_fts5_function("frequencies", frequencies)
 
 
-def create_views(db: apsw.Connection) -> None:
-    """Create a connection's views of its word tables."""
-    # Keep statements' undo data in memory; in a file, each added memory would cost 16 page writes.
-    # The pragma comes first, because it drops temporary tables.
-    db.execute("PRAGMA temp_store=MEMORY")
-    for table in WORD_TABLES:
-        for kind in ("instance", "row"):
-            name = view_of(table, kind)
-            db.execute(f"CREATE VIRTUAL TABLE {name} USING fts5vocab (main, {table}, {kind})")
+def refuse_unsupported(connection: apsw.Connection, path: Path) -> int:
+    """Return the schema version of a file; refuse a version that this program doesn't support."""
+    version = refuse_newer(connection, path)
+    if version < FIRST_RELEASED:
+        raise StoreError(
+            f"{path} has schema {version}, from before the first release; export it with the "
+            "program that wrote it; the file was not touched"
+        )
+    return version
 
 
 def refuse_newer(connection: apsw.Connection, path: Path) -> int:

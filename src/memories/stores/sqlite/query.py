@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import apsw
@@ -100,6 +100,7 @@ _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
 # A search starts at a label if the namespaces have this many times as many records as the label.
 _RARER = 4
 _LABELS: ReadCache[str, tuple[str, str]] = ReadCache(4_000)
+_PAGE = 500
 _LOWEST_UUID = "00000000-0000-0000-0000-000000000000"
 _HIGHEST_UUID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
@@ -151,6 +152,19 @@ def records_of(
         else:
             records[row[0]] = record
     return records
+
+
+def read_pages(
+    db: apsw.Connection, damaged: Damaged, condition: str = "true", *values: Any
+) -> Iterator[dict[int, Any]]:
+    """Yield pages of records keyed by `seq`, in ascending order; a damaged record is None."""
+    sql = f"{READ_ANY} WHERE r.seq > ? AND {condition} ORDER BY r.seq LIMIT ?"
+    after = -(2**62)
+    while rows := fetch(db, sql, (after, *values, _PAGE)):
+        after = rows[-1][0]
+        records: dict[int, Any] = dict.fromkeys(row[0] for row in rows)
+        records.update(records_of(db, rows, damaged))
+        yield records
 
 
 def ref_of(db: apsw.Connection, row: Sequence[Any]) -> Ref:

@@ -26,6 +26,21 @@ WORDS_ENDED = "words_ended"
 WORD_TABLES = (*WORDS.values(), WORDS_ENDED)
 WORDS_EPOCH = "words_epoch"  # the key in `meta` for how often the word index was rebuilt
 
+# Creates or recreates a table of the word index. The settings are rewritten first, because if FTS5
+# can't read them, it can't even drop the table.
+RECREATE_WORDS = """
+CREATE TABLE IF NOT EXISTS {table}_config (k PRIMARY KEY, v) WITHOUT ROWID;
+DELETE FROM {table}_config;
+INSERT INTO {table}_config VALUES ('version', 4);
+DROP TABLE IF EXISTS {table};
+DROP TABLE IF EXISTS {table}_data;
+DROP TABLE IF EXISTS {table}_idx;
+DROP TABLE IF EXISTS {table}_docsize;
+DROP TABLE IF EXISTS {table}_config;
+CREATE VIRTUAL TABLE {table} USING fts5 (text, content = '', tokenize = 'ascii');
+INSERT INTO {table} ({table}, rank) VALUES ('secure-delete', 1);  -- erases removed words from pages
+"""
+
 # The condition that a counter in `meta` is undamaged.
 COUNTED = "typeof(value) = 'integer' AND value BETWEEN 0 AND 1000000000000"
 # A damaged counter gets a random value, because the new value only has to differ from the old one.
@@ -116,6 +131,21 @@ def fetch_value(db: apsw.Connection, sql: str, values: Sequence[Any] = ()) -> An
     """Return the first value of the first row; None if there is no row."""
     rows = fetch(db, sql, values)
     return rows[0][0] if rows else None
+
+
+def varints_in(block: bytes) -> Iterator[int]:
+    """Yield the variable-length numbers in one of FTS5's blocks.
+
+    Each byte contains seven bits; the eighth bit is set in all bytes of a number except the last.
+    """
+    number = length = 0
+    for byte in block:
+        length += 1
+        is_ninth = length == 9  # all eight bits of a ninth byte count
+        number = number << 8 | byte if is_ninth else number << 7 | byte & 0x7F
+        if is_ninth or byte < 0x80:
+            yield number
+            number = length = 0
 
 
 # --- a record as a row

@@ -64,7 +64,7 @@ class _Database(NamedTuple):
 
     Attributes:
         is_restored: Whether it is marked as a backup.
-        state: Its state; None in older schemas.
+        state: Its state; None if it isn't a store of a released version.
         has_moved: Whether its state is on a different page than in the log.
         is_unreadable: Whether SQLite can't read its state, because the database is damaged or
             contains only a part of the log.
@@ -222,8 +222,8 @@ def _leads_on(database: _Database, log: Log) -> bool:
     if not _has_layout(database, log):
         return False
     first, state = next(iter(log.states), None), database.state
-    if state is None:  # the schema is older and has no state; a migration in the log may add it
-        return first is None or first.commits <= 1
+    if state is None:  # it isn't a store, which is reported when it is opened
+        return first is None
     if first is None:
         return False
     if database.is_restored:
@@ -263,7 +263,7 @@ def _read_database(path: Path, log: Log) -> _Database:
     db = connect_frozen(path)
     try:
         in_table, is_restored = read_state(db)
-    except apsw.SQLError:  # an older schema doesn't have this table
+    except apsw.SQLError:  # there is no such table
         pass
     except apsw.Error:
         is_unreadable = True

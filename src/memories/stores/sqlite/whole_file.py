@@ -107,9 +107,7 @@ def migrate(
         connection.execute("BEGIN IMMEDIATE")
         try:
             apply(connection, number)
-            sql = "SELECT 1 FROM sqlite_schema WHERE name = 'store'"
-            if connection.execute(sql).fetchall():  # earlier schemas do not count commits
-                engine.write_state(connection, engine.next_state(engine.read_state(connection)[0]))
+            engine.write_state(connection, engine.next_state(engine.read_state(connection)[0]))
             connection.execute(f"PRAGMA user_version={number}")
             connection.execute("COMMIT")
         except BaseException:
@@ -133,16 +131,6 @@ def _take_snapshot(connection: apsw.Connection, target: Path) -> None:
 
 
 # --- erasing
-
-
-def rewrite(db: apsw.Connection) -> None:
-    """Rewrite a file from an earlier version that didn't overwrite deleted bytes."""
-    db.execute("PRAGMA temp_store=FILE")  # the copy may be too large for memory
-    try:
-        db.execute("VACUUM")
-    finally:
-        engine.create_views(db)
-    db.execute(engine.SECURE)
 
 
 def overwrite_gaps(db: apsw.Connection, path: Path) -> None:

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import apsw
 
 from memories.core.batches import by_count
+from memories.stores.damage import Damaged
 from memories.stores.records import Record
 from memories.stores.sqlite.errors import WordsDamaged
-from memories.stores.sqlite.query import ReadCache, Selection, may_write, select_seqs
+from memories.stores.sqlite.query import ReadCache, Selection, may_write, read_pages, select_seqs
 from memories.stores.sqlite.rows import (
     WORD_TABLES,
     WORDS,
@@ -31,6 +32,7 @@ from memories.stores.sqlite.rows import (
     fetch,
     fetch_value,
     prefix_tokens,
+    varints_in,
     view_of,
 )
 from memories.stores.words import K1, B, Term, WordHits, highest, parse, rarity, tokens_of
@@ -174,21 +176,6 @@ class Snapshot(NamedTuple):
             sizes[seq] = count_tokens(size)
 
 
-def varints_in(block: bytes) -> Iterator[int]:
-    """Yield the variable-length numbers in one of FTS5's blocks.
-
-    Each byte contains seven bits; the eighth bit is set in all bytes of a number except the last.
-    """
-    number = length = 0
-    for byte in block:
-        length += 1
-        is_ninth = length == 9  # all eight bits of a ninth byte count
-        number = number << 8 | byte if is_ninth else number << 7 | byte & 0x7F
-        if is_ninth or byte < 0x80:
-            yield number
-            number = length = 0
-
-
 @functools.lru_cache(4096)
 def count_tokens(size: bytes) -> int:
     """Return a row's number of tokens, given its entry in FTS5's size table; 0 if damaged."""
@@ -228,6 +215,15 @@ def insert(db: apsw.Connection, rows: Sequence[tuple[int, int, Record]]) -> None
             db.executemany(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", table_texts)
         for (pool, has_ended), count in documents.items():
             _change_corpus(db, pool, count, lengths[pool, has_ended], ended=has_ended)
+
+
+def insert_all(db: apsw.Connection, target: apsw.Connection) -> None:
+    """Index the words of all intact records in `db` in the empty index of `target`."""
+    rows = fetch(db, "SELECT id, collection, namespace FROM pool")
+    pools = {tuple(names): pool for pool, *names in rows}
+    for page in read_pages(db, Damaged()):
+        intact = [(seq, record) for seq, record in page.items() if record is not None]
+        insert(target, [(seq, pools[record.ref[:2]], record) for seq, record in intact])
 
 
 def remove(db: apsw.Connection, rows: Iterable[tuple[int, Record | None]]) -> None:
