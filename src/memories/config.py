@@ -41,8 +41,8 @@ def load_config(
     """Load the settings.
 
     Args:
-        flags: The settings given as options, as text, by name. None means that the option wasn't
-            given.
+        flags: The values of options, as text, keyed by the name of the setting. None means that
+            the option wasn't given.
         environment: The environment variables; by default, this process's.
         folder: The folder of `.env`; by default, the working directory. Parent folders are not
             searched. Settings in `.env` that could do harm require `memory trust`.

@@ -337,8 +337,8 @@ def _patterns(text: str) -> str:
 
 
 def _command(text: str) -> str:
-    """Return a command. Its program must be a name or a full path, so that it doesn't depend on the
-    working folder.
+    """Return a command, after checking that its program is a name or a full path. A relative path
+    would depend on the working folder.
     """
     import shlex  # lazy: few commands need it
 

@@ -201,7 +201,7 @@ def source_import_result(counts: "Counts", source: str, *, dry_run: bool) -> dic
 
 
 def kind_counts(counts: "Counts") -> dict[str, Any]:
-    """Return an import's counts by kind, with the earliest and latest time in the source."""
+    """Return the counts of an import, with the earliest and latest time in the source."""
     shape: dict[str, Any] = {
         "turns": counts.turns,
         "conversations": len(counts.conversations),

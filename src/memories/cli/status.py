@@ -249,7 +249,7 @@ def _operations(figures: "Stats") -> str:
         rows.append((safe(name), str(total), str(failed), *times, *map(str, counts)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     tokens = amount(figures.tokens, "token", "tokens")
-    assert figures.noted_since is not None  # it is None only if there are no operations
+    assert figures.noted_since is not None  # None only if there are no operations
     lines = [f"since {format_time(figures.noted_since)}: {tokens} given to models"]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -262,7 +262,7 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _callers(figures: "Stats") -> Iterator[str]:
-    """Yield lines with the number of operations by agent, project and namespace."""
+    """Yield lines with the number of operations of each agent, project and namespace."""
     groups = {
         "agent": figures.agents,
         "project": figures.projects,

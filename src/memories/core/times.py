@@ -31,7 +31,7 @@ _AGES = (
 
 
 def to_millis(moment: datetime) -> int:
-    """Return an aware time as milliseconds since 1970, the resolution of stored times."""
+    """Return an aware time in milliseconds since 1970. Times are stored in milliseconds."""
     return (moment - _EPOCH) // _MILLISECOND
 
 

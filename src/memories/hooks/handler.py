@@ -223,7 +223,7 @@ def record_failure(call: HookCall | None, reason: str) -> Outcome:
 
     def follow_up() -> None:
         if call.event in _RECALL_EVENTS and call.start_server:
-            _start_wanted_server(call.start_server)  # which makes the next hooks faster
+            _start_wanted_server(call.start_server)  # with a server, the next hooks are faster
         _follow_up(call, None, Reply(), "failed")()
 
     return Outcome(failed=True, follow_up=follow_up)
@@ -328,7 +328,7 @@ class EventHandler:
             """Send the session block and the notice about a missed recall, if there are any.
 
             Once the block has been built (below), `notice` includes it. Nothing slow may happen
-            before the notice is sent, because this hook may be killed too.
+            before the notice is sent: like the hook before it, this hook may be killed.
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})

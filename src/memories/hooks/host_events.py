@@ -118,7 +118,7 @@ def working_folder() -> str:
 
 
 def render_answer(event: HostEvent, name: str, text: str) -> bytes:
-    """Return a response in the host's format; Codex refuses those with unknown fields.
+    """Return a response in the host's format. Codex refuses responses with unknown fields.
 
     Args:
         event: The event.

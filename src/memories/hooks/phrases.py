@@ -81,7 +81,7 @@ class Label(NamedTuple):
     Attributes:
         name: The name of the label.
         kind: The type of the memory.
-        roles: The roles that may use the label, by their first letters.
+        roles: The first letters of the roles that may use the label.
         pattern: The pattern of the label.
     """
 
@@ -96,7 +96,7 @@ class PhraseKind(NamedTuple):
 
     Attributes:
         kind: The type of the memory.
-        roles: The roles that may use such a phrase, by their first letters.
+        roles: The first letters of the roles that may use such a phrase.
         may_be_momentary: Whether such a phrase may be meant only for this moment.
     """
 
@@ -123,8 +123,8 @@ class Language(NamedTuple):
     """A language's patterns, for text normalized by `languages.fold`.
 
     Attributes:
-        patterns: The patterns by name: for each kind of phrase, and for contexts in which a phrase
-            doesn't count.
+        patterns: The patterns, keyed by name. There is one for each kind of phrase, and one for
+            each context in which a phrase doesn't count.
     """
 
     patterns: dict[str, re.Pattern[str]]
@@ -408,7 +408,7 @@ def _read_lines(file: Path) -> Iterator[list[str]]:
 
 @functools.cache
 def _read_labels() -> tuple[list[Label], dict[str, str]]:
-    """Return the labels in `labels.txt`, and its other patterns by name."""
+    """Return the labels in `labels.txt`, and its other patterns, keyed by name."""
     labels: list[Label] = []
     patterns: dict[str, str] = {}
     for name, *fields in _read_lines(Path(__file__).with_name("labels.txt")):

@@ -29,7 +29,7 @@ PROBE_PAUSE_MS = 3_000
 # After this time, the store is asked again even if no probe has succeeded.
 SUSPECT_FOR_MS = 600_000
 _MIN_SECONDS = 0.05
-_SERVER_SECONDS = 0.1, 0.7  # how long to wait for a server to begin: at least, at most
+_SERVER_SECONDS = 0.1, 0.7  # minimum and maximum wait for a server to begin its response
 _OWN_SECONDS = 1.0  # the time that remains for this process if the server hangs
 # Part of each error that reports a slow store. A server sends errors as text, so they have no type.
 _TOO_SLOW = "did not answer"

@@ -59,7 +59,7 @@ class Session:
         resumed: Whether the session was resumed with its earlier context.
         forked_at: When the session was forked from another, in milliseconds since 1970; 0 if it was
             not.
-        has_tools: Whether the plugin whose hooks run in the session also brought the MCP server.
+        has_tools: Whether the session's hooks come from a plugin that also provides the MCP server.
         seen: The marks of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A

@@ -55,7 +55,7 @@ class SessionBlock(NamedTuple):
         entries: The scratchpad's memories that the block shows.
         sessions: The notes of the project's most recent sessions.
         waiting: The number of memories that await review.
-        omitted: The scratchpad's memories that are not shown, by reason: `suspicious`,
+        omitted: The scratchpad's memories that are not shown, keyed by reason: `suspicious`,
             `untrusted`, `one_writer`, `recall_off`, `expired`, `other_project`, `in_context`,
             `no_room`.
         tokens: An upper bound on the number of tokens in the block.
@@ -76,7 +76,7 @@ class SessionBlock(NamedTuple):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many of the scratchpad's memories are not shown, by reason."""
+        """How many of the scratchpad's memories are not shown, keyed by the reason."""
         return {reason: len(entries) for reason, entries in self.omitted.items()}
 
 
@@ -236,7 +236,7 @@ def _names_of(project: str | None) -> list[str]:
 def _admit(
     entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown automatically, and collect the others by reason."""
+    """Yield the entries that may be shown automatically, and collect the others, keyed by reason."""
     for entry in entries:
         is_own = entry.namespace == request.namespace
         is_note = entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
@@ -308,8 +308,8 @@ def _limit_writers(
     Args:
         group: The entries.
         request: The request.
-        by_writer: The number of shared entries by writer, in this group and those before it.
-        omitted: Collects the other entries by reason.
+        by_writer: The number of shared entries of each writer, in this and earlier groups.
+        omitted: Collects the other entries, keyed by reason.
     """
     for entry in group:
         if entry.namespace != request.namespace:

@@ -122,7 +122,7 @@ class OurTool(Tool):
 
 
 class OurServer(MCPServer):
-    """A server that refuses invalid prompt requests in one sentence, with no traceback."""
+    """An MCP server that answers an invalid request for a prompt with a one-sentence error."""
 
     async def get_prompt(
         self, name: str, arguments: dict[str, Any] | None = None, context: Any = None

@@ -83,7 +83,7 @@ def taking_filters(
     """Return a decorator that adds a search's parameters to the signature that the SDK reads.
 
     Args:
-        defaults: Default values by name; a parameter without one filters nothing if omitted.
+        defaults: Default values, keyed by name. A parameter without one filters nothing if omitted.
     """
 
     def decorate(tool: Callable[..., Value]) -> Callable[..., Value]:

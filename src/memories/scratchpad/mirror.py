@@ -176,7 +176,7 @@ class _Batch:
     """The changes that one transaction makes in a namespace.
 
     Attributes:
-        added: New memories and new versions, by memory id.
+        added: New memories and new versions, keyed by memory id.
         dropped: The last version of each removed memory, keyed by id.
         reinforced: The time at which each reinforced memory was reinforced, keyed by id.
         has_ended: Whether a memory was removed or got a new version, so that the file must no
@@ -225,7 +225,7 @@ class _Waiting(NamedTuple):
     """Changes that have not been written to a file yet.
 
     Attributes:
-        added: New memories and new versions, by memory id.
+        added: New memories and new versions, keyed by memory id.
         reinforced: The time at which each reinforced memory was reinforced, keyed by id.
     """
 

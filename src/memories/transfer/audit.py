@@ -294,7 +294,7 @@ class _ChainCheck:
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        self._hashes: dict[int, list[bytes]] = {}  # hashes of the entries, by number
+        self._hashes: dict[int, list[bytes]] = {}  # hashes of the entries, keyed by number
         self._written: set[int] = set()  # hashes of the addresses of written records
         self._salts: list[str] = []
         self._last: Record | None = None

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _ENDINGS = {"sqlite": ".db", "export": ".jsonl"}
 _SIDE_FILES = ("", "-wal", "-shm", "-journal", ".db", ".db-wal", ".db-shm", ".db.lock")
-# The endings that a store's name has in its files' names. The server's requests have a file, too.
+# What may follow a store's name in the name of a file that belongs to it. One such file contains
+# the requests of a server.
 _PART = re.compile(rf"(?:(?:{claims.FILE_SUFFIX})?(?:-wal|-shm|-journal)?|\.lock)$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_HEADER = 65_536

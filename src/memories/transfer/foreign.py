@@ -77,7 +77,7 @@ class Counts:
         known: Messages and statements that were stored before.
         conversations: Ids of the conversations with new messages.
         pending: Statements that await review.
-        skipped: The number of items left out, by reason.
+        skipped: The number of items left out, keyed by reason.
         redacted: The number of secrets removed, keyed by kind.
         without_vector: New turns and statements without a vector, since there is no embedder.
         first: The earliest time of a message or statement in the source, new or known.

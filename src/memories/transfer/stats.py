@@ -58,9 +58,9 @@ class Stats(NamedTuple):
         noted_since: The time of the oldest counted operation.
         namespaces: The namespaces whose memories and operations are counted.
         operations: The operations, most frequent first.
-        agents: The number of operations by agent; the name of an unknown agent is empty.
-        projects: The number of operations by project.
-        by_namespace: The number of operations by namespace.
+        agents: The number of operations of each agent; the name of an unknown agent is empty.
+        projects: The number of operations in each project.
+        by_namespace: The number of operations in each namespace.
         per_day: How many of the current memories were first written on each day in UTC, oldest
             first.
         memory_count: How many memories are current.

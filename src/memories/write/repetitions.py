@@ -222,7 +222,7 @@ class Repetition(NamedTuple):
         return {**tags_of(self.record.labels), **differences.new_tags}
 
     def _add_supersedes(self) -> Record:
-        """Add a version with the draft's `supersedes`; the memory keeps its writer."""
+        """Add a version that takes over the draft's `supersedes`. The writer stays the same."""
         fields = {"supersedes": self.draft.supersedes}
         new = versions.next_version(
             self.record, "update", self.at, restarts_decay=False, fields=fields

@@ -360,9 +360,9 @@ def waiting_turns(queue: RetryQueue, namespace: str, conversation: str | None = 
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return the turns that are not stored yet.
+    """Return those of the queue's turns that are not stored yet.
 
-    A turn that was just stored may still be in the queue for a moment, or longer after a crash.
+    A stored turn usually leaves the queue a moment later. After a crash, it may stay longer.
     """
     unstored: list[Turn] = []
     for turn in turns:

@@ -1,4 +1,4 @@
-"""Modules for Microsoft Amplifier; the distributions in packages/ contain entry points to these
+"""Modules for Microsoft Amplifier. The packages in `packages/` have entry points that call these
 functions.
 
 `await mount(coordinator, config)` mounts a module and returns a function that unmounts it.

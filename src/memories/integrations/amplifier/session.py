@@ -152,8 +152,8 @@ class Mounted:
         identity: The agent's namespace.
         switched_on: Whether the user switched memory on (true) or off (false) in this session; None
             if neither.
-        shown_texts: The texts, by id, that the session was shown and that capture has not recorded
-            yet.
+        shown_texts: The texts that the session was shown and that capture has not recorded yet,
+            keyed by id.
     """
 
     def __init__(self, config: Config, settings: ModuleSettings) -> None:
@@ -196,10 +196,10 @@ class Mounted:
         return mounted
 
     async def ask(self, work: "Callable[[Memories], Value]") -> Value:
-        """Run a function with the memory in another thread; return its result.
+        """Run a function in another thread; return its result.
 
         Args:
-            work: The function.
+            work: The function, which takes the open memory.
 
         Raises:
             MemoryTimeout: The call took longer than the setting `memory_timeout_seconds` allows.

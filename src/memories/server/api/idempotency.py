@@ -131,7 +131,7 @@ class FileClaims:
         with sqlite_errors(self._file):
             database = apsw.Connection(str(self._file))
             database.set_busy_timeout(_BUSY_MS)
-            database.execute("PRAGMA page_size = 1024")  # a small row then writes less
+            database.execute("PRAGMA page_size = 1024")  # a small row writes fewer bytes
             _use_log(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(_SCHEMA)
@@ -208,8 +208,8 @@ class FileClaims:
         return self._file.with_name(f"{self._file.name}.{holder}")
 
     def _is_alive(self, holder: str) -> bool:
-        """Return whether a process is alive; the system unlocks the lock file of a process that
-        exits.
+        """Return whether a process is alive. When a process exits, the system unlocks its lock
+        file.
         """
         if holder == self._holder:
             return True

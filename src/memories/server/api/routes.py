@@ -403,7 +403,7 @@ def query_pairs(request: Request, max_fields: int = 200) -> list[tuple[str, str]
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=max_fields)
     except ValueError:
         raise InvalidInput(
-            "the query is invalid; percent-encode it as UTF-8, with at most "
+            "the query string is invalid; percent-encode it as UTF-8, and send at most "
             f"{max_fields} parameters"
         ) from None
 

@@ -107,7 +107,7 @@ def agents(memories: "Memories", request: PageRequest) -> View:
     situation = _find_situation(memories, request, chosen)
     situation = situation._replace(open_in_server=request.open_memories)
     if described.get("is_by_plugin"):
-        situation = situation._replace(client="mcp")  # the plugin brings the MCP server
+        situation = situation._replace(client="mcp")  # the plugin also provides the MCP server
     seen = preview(situation, chosen.folder, chosen.message)
     data = {
         "host": chosen.host,

@@ -1,4 +1,4 @@
-"""Searches a document server: the best records by vector and words, and the turns next to them."""
+"""Searches a document server by vector and by words; also reads the turns next to a match."""
 
 import functools
 import heapq

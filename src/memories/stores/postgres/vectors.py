@@ -411,8 +411,8 @@ def _make(db: Transaction, space: Space, table: str) -> Vectors:
             db.run("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
         except errors.InsufficientPrivilege as exc:
             raise StoreError(
-                "vectors need the extension pgvector, but this user may not add it to the "
-                "database; an administrator, or the database's owner, must run "
+                "the database lacks the extension pgvector, which vectors need, and this user may "
+                "not add it; an administrator or the database's owner must run "
                 "CREATE EXTENSION vector there once"
             ) from exc
     db.run(vector_script(table, space.dimension, db.meta.partitions))

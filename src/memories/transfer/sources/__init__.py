@@ -89,7 +89,7 @@ class Reading:
     Attributes:
         source: The name of the source.
         paths: Its files or folders.
-        skipped: The number of items left out when the source was last read, by reason.
+        skipped: The number of items left out when the source was last read, keyed by reason.
     """
 
     def __init__(

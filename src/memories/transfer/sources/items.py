@@ -163,7 +163,7 @@ def to_draft(fields: Mapping[str, Any]) -> Draft | None:
     """Make a draft from the fields of a row or line; None if no field contains text.
 
     Args:
-        fields: The values by name; the case of names doesn't matter.
+        fields: The values, keyed by name. The case of the names doesn't matter.
     """
     by_name = {str(name).strip().lower(): value for name, value in fields.items()}
     texts = [clean(by_name.get(name)) for name in TEXT_NAMES]

@@ -48,7 +48,7 @@ _MAX_FRONTMATTER_LINES = 64
 _MAX_FRONTMATTER = 65_536  # maximum number of characters; longer YAML takes seconds to parse
 _MAX_BRACKETS = 1_000  # parsing nested brackets takes quadratic time
 _BULLET = re.compile(r"^\s*(?:[-*+]|\d{1,9}[.)])\s+(?:\[(?P<box>[ xX])\]\s+)?")
-_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # or Obsidian's callouts
+_QUOTE = re.compile(r"^ {0,3}> ?(?:\[![\w-]+\][+-]? ?)?", re.MULTILINE)  # and Obsidian's callouts
 _BOLD_LINE = re.compile(r"(\*\*|__)[^*_\n]+\1:?")
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)|!?\[\[[^\[\]]*\]\]|<?https?://\S+")
 _LOCAL_LINK = re.compile(r"\[[^\]]*\]\((?!\w+:)[^)]*\.md\)")
@@ -240,7 +240,7 @@ def split_frontmatter(text: str) -> tuple[Mapping[str, Any], str]:
 
 
 def _parse_yaml(text: str) -> Mapping[str, Any]:
-    """Return a YAML text's fields by lower-case name; empty if it can't be read safely."""
+    """Return the fields of YAML, keyed by lower-case name; empty if it can't be read safely."""
     import yaml
 
     if len(text) > _MAX_FRONTMATTER or text.count("[") + text.count("{") > _MAX_BRACKETS:

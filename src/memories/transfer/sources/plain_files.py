@@ -1,4 +1,4 @@
-"""Files of no particular program: CSV, JSON lines, and plain text with one statement per line."""
+"""Reads files that any program can write: CSV, JSON lines, and text with a statement per line."""
 
 import csv
 import re

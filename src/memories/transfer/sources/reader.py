@@ -39,7 +39,7 @@ class Reader:
         path: The file or folder to read, with symbolic links resolved.
         address: The URL of a server to read instead; empty for files.
         include: The names from `INCLUDE` that the user added; see `memories.transfer.sources`.
-        skipped: The number of items left out, by reason; a reason is a plural noun.
+        skipped: The number of items left out, keyed by reason; a reason is a plural noun.
     """
 
     def __init__(

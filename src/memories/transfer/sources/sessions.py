@@ -110,7 +110,7 @@ def _claude_text(line: Mapping[str, Any], reader: Reader) -> str:
         texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
     if is_prompt:
         texts = list(map(clean_prompt, texts))
-    return "\n".join(filter(None, texts))  # as hooks store the message
+    return "\n".join(filter(None, texts))  # the same text as hooks store
 
 
 def is_by_person(line: Mapping[str, Any]) -> bool:
