@@ -236,7 +236,7 @@ def _names_of(project: str | None) -> list[str]:
 def _admit(
     entries: Iterable[Entry], request: BlockRequest, omitted: dict[str, list[Entry]]
 ) -> Iterator[Entry]:
-    """Yield the entries that may be shown automatically, and collect the others, keyed by reason."""
+    """Yield the entries that may be shown automatically. Collect the others, keyed by reason."""
     for entry in entries:
         is_own = entry.namespace == request.namespace
         is_note = entry.trust == CAPTURED and is_session_note(entry.tags, entry.key)
