@@ -15,7 +15,7 @@ from bench.retrieval.datasets import Conversation, DataSet, Pool, Question, Turn
 from bench.retrieval.vectors import KeptVectors
 from memories import ContextBuilder, Memories, MemoryGateway, load_config
 from memories.context import rendering
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.context.protocol import HistoryTurn
 from memories.context.tokens import estimate_tokens
 from memories.core.times import to_iso
@@ -108,7 +108,7 @@ class _Store:
 
     def __init__(self, pool: Pool, memories: Memories) -> None:
         self._pool, self._memories = pool, memories
-        self._gateway = MemoryGateway("memories", backend=EngineBackend(memories))
+        self._gateway = MemoryGateway("memories", backend=MemoriesBackend(memories))
         self._one = pool.conversations[0].id if len(pool.conversations) == 1 else None
         self._places = {
             (conversation.id, at): turn

@@ -14,7 +14,7 @@ from bench import corpus as corpora
 from bench import report
 from bench.corpus import Corpus
 from memories import Config, Draft, Memories, MemoryGateway, TurnDraft, load_config
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 
 MEMORIES = 10_000
 QUERIES = 1_500
@@ -80,7 +80,7 @@ def run(file: Path, count: int, endpoint: str = "") -> None:
         config = load_config({"home": str(Path(folder).absolute())}, environment={})
         _fill(config, corpus)
         with Memories(config=config) as memories:
-            gateway = MemoryGateway("memories", backend=EngineBackend(memories))
+            gateway = MemoryGateway("memories", backend=MemoriesBackend(memories))
             _warm(gateway, corpus)
             messages = iter(corpus.statements)
             for load in LOADS:

@@ -42,7 +42,7 @@ ORDER = {
     "memories.guard": "origin values < locators < rules < contexts < spoken < scan < redactor < validate",
     "memories.anchors": "tree < contents < grammar < checks discover < judge",
     "memories.core": "batches deadline disk installation logs prompts times urls < events http ids trust",
-    "memories.stores": """records claims < damage words audit_log < protocol columns < wrapper wire <
+    "memories.stores": """records claims < damage words audit_log < protocol matches < wrapper wire <
         logged < sqlite postgres documents http < chroma qdrant files""",
     "memories.stores.sqlite": """errors rows < engine quantize query < whole_file words < schema < wal <
         connection < vectors < spaces turns backup salvage < derived < check < store""",
@@ -65,7 +65,7 @@ ORDER = {
         backup < doctor""",
     "memories.transfer.sources": """items database < reader < sample < markdown < chats chroma
         plain_files sessions web_exports < memory_programs""",
-    "memories.context": """fence policy tokens < protocol < admission rendering passages < engine
+    "memories.context": """fence policy tokens < protocol < admission rendering passages < memories_backend
         chroma_mcp fitting < gateway < gathering < context < memory""",
     "memories.identity": "git registry tokens < namespaces session_block project < place prompt",
     "memories.answers": "advice compare fields < compact shapes < conversation_shapes store_shapes",

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from memories.write.captured import UnstoredTexts
     from memories.write.create import Batch, Created
     from memories.write.review import Review
-    from memories.write.similar import Repeat
+    from memories.write.similar import RepeatedMemory
     from memories.write.truth import Truth
     from memories.write.writer import Writer
 
@@ -1109,7 +1109,7 @@ class Memories:
 
     def duplicates(
         self, *, where: str | None = None, limit: int | None = None
-    ) -> "Iterator[Repeat]":
+    ) -> "Iterator[RepeatedMemory]":
         """Yield memories in your own namespace that `create` would refuse because they repeat older
         ones.
 

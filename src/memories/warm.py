@@ -1,4 +1,5 @@
-"""Client for `server.warm`: runs a command in the server of its store, over a Unix socket.
+"""Client for `server.warm`: runs a command in the server of its store, over a Unix socket. The
+server is *warm*: it has already opened the store and loaded the model.
 
 Importing this module loads nothing slow.
 

@@ -14,9 +14,9 @@ import pytest
 from cli.conftest import Command, Once
 from memories import AgentMemory, Draft, Memories, TurnDraft, load_config
 from memories.context.context import ContextBuilder
-from memories.context.engine import EngineBackend
 from memories.context.fence import lines, plain
 from memories.context.gateway import MemoryGateway
+from memories.context.memories_backend import MemoriesBackend
 from rendered import read
 
 sys.path.insert(
@@ -78,7 +78,7 @@ def bob(memory: Command, once: Once, monkeypatch: pytest.MonkeyPatch) -> Command
 def test_suspicious_memories_stay_out_of_a_context_and_are_counted(bob: Command) -> None:
     with Memories() as memories:
         builder = ContextBuilder.from_config(
-            MemoryGateway("memories", backend=EngineBackend(memories)), load_config()
+            MemoryGateway("memories", backend=MemoriesBackend(memories)), load_config()
         )
         for query in QUERIES:
             context = builder.build_context("standup", query)

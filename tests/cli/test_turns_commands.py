@@ -14,7 +14,7 @@ import pytest
 from cli.conftest import Once
 from memories import Memories, MemoryGateway
 from memories.cli import turns
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.guard.origin import host, user
 
 Command = Callable[..., Any]
@@ -782,7 +782,7 @@ def test_waiting_turns_are_shown_while_the_store_is_down(memory: Command, tmp_pa
 
 def test_waiting_turns_come_last_and_are_never_shown_twice(memory: Command, home: Path) -> None:
     memory("turns", "add", "trip", "stored", "--message-id", "m0")
-    with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
+    with Memories() as found, MemoryGateway("memories", backend=MemoriesBackend(found)) as gateway:
         for entry in (("m0", "stored"), ("m1", "waits")):
             waiting = {
                 "conversation_id": "trip",
@@ -811,7 +811,7 @@ def test_waiting_turns_come_last_and_are_never_shown_twice(memory: Command, home
 @pytest.mark.usefixtures("home")
 def test_a_waiting_conversation_is_first_on_the_first_page_and_on_no_other() -> None:
     """A conversation that isn't stored yet has neither title nor user, so it matches no filter."""
-    with Memories() as found, MemoryGateway("memories", backend=EngineBackend(found)) as gateway:
+    with Memories() as found, MemoryGateway("memories", backend=MemoriesBackend(found)) as gateway:
         for name in ("one", "two"):
             found.add_turns(name, ["stored"])
         waiting = {

@@ -29,10 +29,10 @@ from memories import (
     MemoryPolicy,
     load_config,
 )
-from memories.context import engine, fence
+from memories.context import fence, memories_backend
 from memories.context.admission import Admission
-from memories.context.engine import EngineBackend
 from memories.context.fence import MAX_SHOWN
+from memories.context.memories_backend import MemoriesBackend
 from memories.context.protocol import ROLES, HistoryTurn, UnsupportedEndpoint
 from memories.core import logs
 from memories.core.deadline import Deadline
@@ -61,7 +61,7 @@ def gateway(store: str) -> Iterator[MemoryGateway]:
         yield opened
 
 
-class Flaky(EngineBackend):
+class Flaky(MemoriesBackend):
     """Our engine, which fails while `error` is set."""
 
     error: Exception | None = None
@@ -438,7 +438,7 @@ def test_all_spellings_of_a_conversation_share_its_window(
 def test_a_window_whose_name_cannot_be_a_tag_is_counted_by_its_hash(
     window: str, tag: str | None
 ) -> None:
-    found = engine._window_tag(window)
+    found = memories_backend._window_tag(window)
     assert found == tag if tag else len(found) == len("hash ") + 32
 
 
@@ -540,9 +540,9 @@ def test_each_namespace_counts_its_own_windows(store: str) -> None:
         Memories(f"sqlite:///{store}", namespace="bob") as bob,
     ):
         remember(
-            MemoryGateway("memories", backend=EngineBackend(shared)), "Ann keeps bees", window="w"
+            MemoryGateway("memories", backend=MemoriesBackend(shared)), "Ann keeps bees", window="w"
         )
-        own = MemoryGateway("memories", backend=EngineBackend(bob))
+        own = MemoryGateway("memories", backend=MemoriesBackend(bob))
         assert own.count_window("w") == 0
         remember(own, "Bob keeps bees", window="w")
         assert own.count_window("w") == 1
@@ -864,10 +864,10 @@ def test_two_writers_lose_nothing_if_the_store_fails_at_random(
     script = """
 import random, sys
 from memories import MCPError, Memories, MemoryGateway
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 store, who = sys.argv[1:]
 chance = random.Random(who)
-class Failing(EngineBackend):
+class Failing(MemoriesBackend):
     def append(self, turn):
         luck = chance.random()
         if luck < 0.3:
@@ -927,7 +927,7 @@ def test_each_namespace_has_its_own_queue(store: str) -> None:
         failing.error = MCPError("full")
         with pytest.raises(MCPError):
             say(MemoryGateway("memories", backend=failing), "Bob's secret")
-        theirs = MemoryGateway("memories", backend=EngineBackend(ann))
+        theirs = MemoryGateway("memories", backend=MemoriesBackend(ann))
         assert say(theirs, "hello") == "c#0"
         assert texts_of(theirs) == ["hello"]
         failing.error = None
@@ -984,13 +984,13 @@ for number in itertools.count():
     drain = """
 import sys
 from memories import MemoryGateway
-from memories.context.engine import EngineBackend
-append = EngineBackend.append
+from memories.context.memories_backend import MemoriesBackend
+append = MemoriesBackend.append
 def slow(self, turn):
     done = append(self, turn)
     print(done, flush=True)
     return done
-EngineBackend.append = slow
+MemoriesBackend.append = slow
 MemoryGateway(sys.argv[1]).drain()
 """
     drained = run_and_kill(drain, store, clean_environment, lambda lines: len(lines) >= 5)
@@ -1176,7 +1176,7 @@ def test_a_start_is_tried_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
         if answer := answers.pop(0):
             raise answer
 
-    monkeypatch.setattr(EngineBackend, "ensure_collections", ensure)
+    monkeypatch.setattr(MemoriesBackend, "ensure_collections", ensure)
     pauses: list[float] = []
     AgentMemory.start(load_config(), pause=pauses.append)
     assert (pauses, answers) == ([0.5, 1.0, 2.0, 4.0], [])
@@ -1191,7 +1191,7 @@ def test_a_new_attempt_to_start_waits_for_a_slow_one(
 ) -> None:
     monkeypatch.setenv("MEMORY_TIMEOUT_SECONDS", "1")
     begun, settle = threading.Event(), Deadline.settle
-    monkeypatch.setattr(EngineBackend, "ensure_collections", lambda *_: begun.wait(60))
+    monkeypatch.setattr(MemoriesBackend, "ensure_collections", lambda *_: begun.wait(60))
 
     def begin_and_settle(deadline: Deadline) -> None:
         begun.set()  # the slow start now succeeds

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 
 pytestmark = pytest.mark.usefixtures("fake_embedder")
 
@@ -26,7 +26,7 @@ KNOWN = (
 )
 
 
-class Failing(EngineBackend):
+class Failing(MemoriesBackend):
     """Our engine, which stores neither turns nor memories while `error` is set."""
 
     error: Exception | None = None

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, MCPError, Memories, MemoryGateway, MemoryPolicy
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 
 pytestmark = pytest.mark.usefixtures("fake_embedder")
 
 
-class Failing(EngineBackend):
+class Failing(MemoriesBackend):
     """Our engine, in which a test can make each operation raise an error."""
 
     def __init__(self, memories: Memories) -> None:

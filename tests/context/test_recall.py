@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from memories import ContextBuilder, Memories, MemoryGateway, TurnDraft, load_config
-from memories.context.engine import EngineBackend
-from memories.context.gathering import order_by_need
+from memories.context.gathering import interleave_neighbours
+from memories.context.memories_backend import MemoriesBackend
 from memories.context.passages import passage, stems
 from memories.context.protocol import HistoryTurn, address_of
 from memories.context.rendering import sorted_turns
@@ -60,7 +60,7 @@ def memories(tmp_path: Path) -> Iterator[Memories]:
 
 def builder(memories: Memories, **settings: Any) -> ContextBuilder:
     """Return a builder over the memories."""
-    return ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)), **settings)
+    return ContextBuilder(MemoryGateway("memories", backend=MemoriesBackend(memories)), **settings)
 
 
 def prompt_of(
@@ -186,7 +186,7 @@ def test_a_context_stays_within_its_budget_and_each_part_gets_its_share(
 def test_a_setting_determines_the_shares(tmp_path: Path, memories: Memories) -> None:
     def parts(shares: str) -> tuple[int, int]:
         config = load_config({"home": str(tmp_path)}, environment={"CONTEXT_SHARES": shares})
-        gateway = MemoryGateway("memories", backend=EngineBackend(memories))
+        gateway = MemoryGateway("memories", backend=MemoriesBackend(memories))
         context = ContextBuilder.from_config(gateway, config, 220).build_context("c", ASKED)
         return len(context["history"]), len(context["recalled"])
 
@@ -202,7 +202,7 @@ def test_the_last_turns_come_before_everything_else_if_they_have_all_the_shares(
 ) -> None:
     def parts(budget: int) -> tuple[int, int]:
         config = load_config({"home": str(tmp_path)}, environment={"CONTEXT_SHARES": "100,0,0"})
-        gateway = MemoryGateway("memories", backend=EngineBackend(memories))
+        gateway = MemoryGateway("memories", backend=MemoriesBackend(memories))
         context = ContextBuilder.from_config(gateway, config, budget).build_context("c", ASKED)
         return len(context["history"]), len(context["recalled"]) + len(context["memories"])
 
@@ -268,7 +268,7 @@ def turn(index: int, conversation: str = "c", text: str = "x", day: int = 1) -> 
 
 def test_hits_rank_before_their_neighbours() -> None:
     hits, beside = [turn(5), turn(9), turn(6)], [turn(at) for at in (4, 5, 6, 7, 8, 10)]
-    assert [one.turn_index for one in order_by_need(hits, beside)] == [5, 9, 6, 4, 8, 10, 7]
+    assert [one.turn_index for one in interleave_neighbours(hits, beside)] == [5, 9, 6, 4, 8, 10, 7]
 
 
 def test_sessions_of_several_conversations_are_ordered_by_time() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from memories import AgentMemory, ContextBuilder, Memories, MemoryGateway, MemoryPolicy, load_config
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.core.deadline import WAIT, Deadline, MemoryTimeout
 from memories.errors import InvalidInput
 
@@ -20,7 +20,7 @@ TS = "2026-05-31T10:00:00+02:00"
 SOON = 0.2  # seconds
 
 
-class Hanging(EngineBackend):
+class Hanging(MemoriesBackend):
     """Our engine, in which each call waits until it is released."""
 
     def __init__(self, memories: Memories) -> None:
@@ -231,7 +231,7 @@ def test_the_setting_determines_the_deadline(
     environment = {} if setting is None else {"MEMORY_TIMEOUT_SECONDS": setting}
     config = load_config({"store": f"sqlite:///{tmp_path}/m.db"}, environment=environment)
     with Memories(embedder="fake", config=config) as memories:
-        assert EngineBackend(memories).timeout_seconds == seconds
+        assert MemoriesBackend(memories).timeout_seconds == seconds
 
 
 def test_a_long_message_is_kept_whole_by_an_agent(gateway: MemoryGateway, hanging: Hanging) -> None:
@@ -261,7 +261,7 @@ def test_a_queued_turn_that_will_never_be_accepted_is_put_aside(tmp_path: Path) 
         Memories(url, namespace="bob", embedder="fake") as bob,
     ):
         shared.add_turns("team", ["hello"])
-        gateway = MemoryGateway("memories", backend=EngineBackend(bob))
+        gateway = MemoryGateway("memories", backend=MemoriesBackend(bob))
         with pytest.raises(ValueError, match="is in namespace shared, but you write to bob"):
             gateway.append_history("team", "user", "hello", 0, TS)
         assert not gateway.queue

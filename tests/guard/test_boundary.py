@@ -284,9 +284,9 @@ def test_agent_memory_removes_secrets(home: Path, logged: Callable[[], str]) -> 
 
 
 def test_queued_turns_contain_no_secret(home: Path, logged: Callable[[], str]) -> None:
-    from memories.context.engine import EngineBackend
+    from memories.context.memories_backend import MemoriesBackend
 
-    class Down(EngineBackend):
+    class Down(MemoriesBackend):
         def append(self, turn: Any) -> str:
             raise ConnectionError("down")
 

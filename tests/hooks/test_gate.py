@@ -256,8 +256,8 @@ def test_a_rating_rises_with_meaning_words_spelling_need_and_prompt_length() -> 
 
 def test_a_rating_falls_with_the_distance_from_the_best_text() -> None:
     prompt = gate.Gate("run the tests")
-    assert prompt.rate("", 0.0, 0.0, best=2.0) < prompt.rate("", 0.0, 0.0, best=1.0)
-    assert prompt.rate("", 0.0, 0.0, best=-1.0) == prompt.rate("", 0.0, 0.0)
+    assert prompt.rate("", 0.0, 0.0, best_meaning=2.0) < prompt.rate("", 0.0, 0.0, best_meaning=1.0)
+    assert prompt.rate("", 0.0, 0.0, best_meaning=-1.0) == prompt.rate("", 0.0, 0.0)
 
 
 def test_a_text_of_unknown_meaning_must_share_a_word() -> None:

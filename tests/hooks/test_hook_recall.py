@@ -20,7 +20,7 @@ from hooks.conftest import Hook, flush_inbox, pending_memories, record_event
 from memories import ContextBuilder, Draft, Memories, MemoryGateway, TurnDraft, load_config
 from memories.config import registers
 from memories.connect import files
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.context.tokens import estimate_tokens
 from memories.core import events
 from memories.hooks import inbox, model_context, session
@@ -195,7 +195,7 @@ def test_captured_memories_are_not_recalled_before_review(hook: Hook, home: Path
     with Memories() as memories:
         [found] = pending_memories(home)
         assert memories.search("deploys moved")  # a search finds the summary
-        builder = ContextBuilder(MemoryGateway("memories", backend=EngineBackend(memories)))
+        builder = ContextBuilder(MemoryGateway("memories", backend=MemoriesBackend(memories)))
         context = builder.build_everywhere("when were deploys moved to?")
         assert (context["memories"], context["recalled"]) == ([], [])
         assert context["metadata"]["left_out"]["captured"]["count"] > 1
@@ -522,7 +522,7 @@ from memories.hooks import handler
 from memories.hooks.hook import parse_arguments
 outcome = handler.handle(parse_arguments(["stop", "--host", "codex"]))
 outcome.follow_up()
-print(outcome.answer, sorted({"memories.config", "memories.core.events"} & sys.modules.keys()))
+print(outcome.response, sorted({"memories.config", "memories.core.events"} & sys.modules.keys()))
 """
     environment = {**os.environ, "MEMORY_HOME": str(home)}
     done = subprocess.run(
@@ -636,7 +636,7 @@ def test_session_files_from_earlier_versions_with_turn_names_are_read(home: Path
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
     session.add_facts(str(home), "two", shown=["a#talk#2", "0190-id"])
     assert session.read(str(home), "one").in_context == session.read(str(home), "two").in_context
-    assert session.mark("a#talk#2") in session.read(str(home), "one").in_context
+    assert session.stored_id("a#talk#2") in session.read(str(home), "one").in_context
     assert "talk" not in str(session.read(str(home), "one").in_context)
 
 

@@ -95,7 +95,7 @@ def test_after_a_killed_hook_no_hook_waits_for_the_store(
         assert len(store.asked) == count  # it is not asked before the host has its answer
         assert DEPLOY in said or count > 1  # each memory is shown only once
         after()
-        assert (len(store.asked), store.asked[-1].counts) == (count + 1, False)
+        assert (len(store.asked), store.asked[-1].marks_read) == (count + 1, False)
 
 
 def test_consecutive_prompts_probe_the_store_once(

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from memories import Memories, StoreError
-from memories.context.engine import EngineBackend
 from memories.context.gateway import WithScratchpad
+from memories.context.memories_backend import MemoriesBackend
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -44,7 +44,7 @@ def test_recalled_entries_show_whether_they_are_shared() -> None:
             memories.create(content)
             memories.scratchpad()
     with Memories(namespace="ann", embedder="none") as ann:
-        gateway = WithScratchpad(ann, backend=EngineBackend(ann))
+        gateway = WithScratchpad(ann, backend=MemoriesBackend(ann))
         entries = gateway.recall_offline("deploys", 5, 0.0)
     whose = {entry["text"]: (entry["shared"], entry["own"]) for entry in entries}
     assert whose == {

@@ -14,7 +14,7 @@ import pytest
 
 from clock import MovingClock
 from memories import Draft, Memories
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.errors import Conflict, InvalidInput, RequestError
 from memories.stores import open_store
 from memories.stores.records import Collection, Filter, Patch
@@ -597,7 +597,7 @@ def test_a_context_shows_a_correction_that_no_search_finds(memories: Memories) -
     newer = [create(memories, text) for text in (OLD, NEW)][1]
     create(memories, REWORDED, supersedes=newer)
     for include_corrected, shown in ((False, [REWORDED]), (True, [OLD])):
-        backend = EngineBackend(memories, include_corrected=include_corrected)
+        backend = MemoriesBackend(memories, include_corrected=include_corrected)
         recalled = backend.recall("On which port does the API listen?", 5, 0.0, None)
         assert [document["text"] for document in recalled] == shown
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from memories.memories import Memories
     from memories.models import Memory
     from memories.search.filters import SearchFilters
-    from memories.write.similar import Repeat
+    from memories.write.similar import RepeatedMemory
     from memories.write.truth import Verification
 
 _TAG_CHANGES = ("set", "remove", "rename", "merge")
@@ -370,7 +370,7 @@ def duplicates(memories: "Memories", where: str | None, limit: int | None) -> No
     emit({"results": results, "count": len(results)}, render, compact=render)
 
 
-def _render_duplicates(memories: "Memories", groups: "Sequence[Repeat]") -> str:
+def _render_duplicates(memories: "Memories", groups: "Sequence[RepeatedMemory]") -> str:
     rows = []
     for group in groups:
         rows.append(compact.page(memories, [group.memory]))

@@ -487,8 +487,8 @@ def _gateway(memories: "Memories", *, include_corrected: bool) -> "WithScratchpa
     Raises:
         InvalidInput: No backend supports that endpoint.
     """
-    from memories.context.engine import EngineBackend
     from memories.context.gateway import ENGINE, WithScratchpad
+    from memories.context.memories_backend import MemoriesBackend
     from memories.context.protocol import UnsupportedEndpoint
     from memories.core import logs
 
@@ -497,7 +497,7 @@ def _gateway(memories: "Memories", *, include_corrected: bool) -> "WithScratchpa
         logs.enable(config.log_level)
     backend = None
     if config.mcp_endpoint == ENGINE or config.sources["store"] == "flag":
-        backend = EngineBackend(memories, include_corrected=include_corrected)
+        backend = MemoriesBackend(memories, include_corrected=include_corrected)
     try:
         return WithScratchpad(memories, backend=backend)
     except UnsupportedEndpoint as exc:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from memories.config import load_config
-from memories.context.engine import EngineBackend
+from memories.context.memories_backend import MemoriesBackend
 from memories.context.protocol import (
     Backend,
     Document,
@@ -503,7 +503,7 @@ def _open_backend(endpoint: str) -> Backend:
         raise InvalidInput('the endpoint is empty; pass "memories", the URL of a store, or a path')
     endpoint = endpoint.strip()
     if endpoint == ENGINE:
-        return EngineBackend(Memories(), owned=True)
+        return MemoriesBackend(Memories(), owned=True)
     if endpoint == CHROMA_MCP or endpoint.startswith(f"{CHROMA_MCP}://"):
         from memories.context.chroma_mcp import ChromaMcpBackend  # asyncio takes a while to load
 
@@ -521,7 +521,7 @@ def _open_backend(endpoint: str) -> Backend:
             raise UnsupportedEndpoint(refusal)
         url = f"sqlite:///{Path(endpoint).expanduser().absolute()}"
     try:
-        return EngineBackend(Memories(url), owned=True)
+        return MemoriesBackend(Memories(url), owned=True)
     except ConfigError as exc:
         if "embedder" in str(exc).lower():
             raise
@@ -619,7 +619,9 @@ class WithScratchpad(MemoryGateway):
         """Search the scratchpad. Without a scratchpad file, nothing is found."""
         if not self._memories.has_scratchpad:
             return []
-        from memories.context.engine import memory_document  # not needed while the store responds
+        from memories.context.memories_backend import (
+            memory_document,  # not needed while the store responds
+        )
 
         try:
             results = self._memories.search_scratchpad(

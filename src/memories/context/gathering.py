@@ -189,7 +189,7 @@ class _Reader:
         selected = admission.select_recalled(documents, rules, limit, named=named)
         hits = self._parse(turn_of, self._take(selected))
         neighbours = self._read_neighbours(hits[:HITS_WITH_NEIGHBOURS], named=named)
-        self.gathered.recalled = order_by_need(hits, neighbours)
+        self.gathered.recalled = interleave_neighbours(hits, neighbours)
 
     def _read_neighbours(self, hits: Sequence[HistoryTurn], *, named: bool) -> list[HistoryTurn]:
         """Return the turns before and after each hit in the hit's session. Unless the conversation
@@ -248,7 +248,7 @@ class _Reader:
         return parsed
 
 
-def order_by_need(
+def interleave_neighbours(
     hits: Sequence[HistoryTurn], neighbours: Sequence[HistoryTurn]
 ) -> list[HistoryTurn]:
     """Return hits, best first, interleaved with their neighbours. Each turn appears only once.

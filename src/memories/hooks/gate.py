@@ -2,7 +2,9 @@
 
 A search always finds something, whether or not the prompt needs it. So the gate estimates the
 log-odds that a prompt needs a text, in any language. `prompt_recall` recalls the texts whose rating
-reaches a threshold, except memories that are rated far below the best one:
+reaches a threshold, except memories that are rated far below the best one. If no rating reaches the
+threshold, nothing is recalled. A prompt that needs no memory lowers all ratings; there is no
+separate decision, and `search.noise` doesn't apply to memories. The rating:
 
     rating = -4.06 + 0.9 × need + 0.385 × ln(1 + size)
                 + 0.254 × meaning + 0.129 × behind + 1.78 × relation
@@ -81,7 +83,7 @@ class Gate:
         meaning: float | None,
         word_score: float,
         *,
-        best: float | None = None,
+        best_meaning: float | None = None,
         relation: float = 0.0,
         is_global: bool = False,
     ) -> float:
@@ -92,7 +94,7 @@ class Gate:
             meaning: The log-odds of the calibrated similarity of the text and the prompt; None if
                 it is unknown, or if the embedder does not understand their language.
             word_score: The BM25 score of the words that the text and the prompt share.
-            best: The highest meaning, from which `behind` is computed; None if it is unknown.
+            best_meaning: The highest meaning, from which `behind` is computed; None if unknown.
             relation: See `embedders.scores`; 0 if it is unknown.
             is_global: Whether the text is a memory that is valid in every project.
 
@@ -107,22 +109,21 @@ class Gate:
         rating = self._base + _WORD_SCORE * word_score + _SPELLING * spelling
         if meaning is not None:
             rating += _MEANING * meaning + _RELATION * relation
-            if best is not None:
-                rating += _BEHIND * min(0.0, meaning - best)
+            if best_meaning is not None:
+                rating += _BEHIND * min(0.0, meaning - best_meaning)
         if is_global:
             rating += _EVERYWHERE
         return rating
 
 
-def threshold(best: float) -> float:
+def threshold(best_rating: float) -> float:
     """Return the minimum rating at which the hook recalls a memory.
 
     Args:
-        best: The highest rating among the memories of the session's project. If the threshold is
-            for a memory of another project that the prompt names, that project's memories count
-            too.
+        best_rating: The highest rating among the memories of the session's project. For a memory of
+            another project, which the prompt names, it includes the memories of that project.
     """
-    return max(THRESHOLD, best - _DISTANCE)
+    return max(THRESHOLD, best_rating - _DISTANCE)
 
 
 def _groups(text: str) -> set[str]:

@@ -8,7 +8,7 @@ import time
 
 from memories.core.prompts import remove_frames
 from memories.hooks import files, host_events, inbox, runs, session, switch
-from memories.hooks.host_events import CHECK, HostEvent, render_answer, working_folder
+from memories.hooks.host_events import CHECK, HostEvent, render_response, working_folder
 from memories.hooks.recall_strategy import (
     HookContext,
     RecallRequest,
@@ -34,7 +34,8 @@ NOT_RECORDED = (
     "nothing is captured. Tell the user."
 )
 NOT_SWITCHED = "Memory was not switched on or off, because that can't be recorded: {reason}."
-SWITCHED_ON = "resumed"  # the inbox event recorded when a session switches memory on again
+# The inbox event recorded when a session switches memory on again. `session.RESUMED` is unrelated.
+SWITCHED_ON = "resumed"
 # -P keeps Python from importing a folder `memories` in the agent's working folder.
 FLUSH = ("-P", "-m", "memories", "capture", "flush", "--quiet")
 _RECALL_EVENTS = ("session-start", "user-prompt")
@@ -102,20 +103,20 @@ class Outcome:
     """The outcome of an event.
 
     Attributes:
-        answer: The response for the host.
+        response: The response for the host, as bytes for standard output.
         failed: Whether handling the event failed; the failure is already recorded.
         follow_up: Does the remaining work, once the host has its response.
     """
 
     def __init__(
         self,
-        answer: bytes = b"",
+        response: bytes = b"",
         *,
         failed: bool = False,
         follow_up: "Callable[[], None]" = lambda: None,
     ) -> None:
         """Create an outcome."""
-        self.answer, self.failed, self.follow_up = answer, failed, follow_up
+        self.response, self.failed, self.follow_up = response, failed, follow_up
 
 
 def _follow_up(
@@ -165,9 +166,9 @@ def handle(call: HookCall) -> Outcome:
         handler = EventHandler(call, event, home, state)
         reply = handler.reply()
         if reply is None:
-            return Outcome(render_answer(event, call.event, ""))
+            return Outcome(render_response(event, call.event, ""))
         runs.record_run(home, call.host, call.event, reply.error)
-        answer = render_answer(event, call.event, reply.text)
+        response = render_response(event, call.event, reply.text)
     except BaseException as exc:  # noqa: BLE001 - doctor reports any error; the agent must not see it
         if not home:
             return record_failure(call, _describe(exc))
@@ -175,10 +176,10 @@ def handle(call: HookCall) -> Outcome:
         folder = event.folder if event else None
         return Outcome(failed=True, follow_up=_follow_up(call, folder, Reply(), type(exc).__name__))
     if call.event not in _RECALL_EVENTS:
-        return Outcome(answer)  # there is no recall to record; the flusher records captures
+        return Outcome(response)  # there is no recall to record; the flusher records captures
     is_degraded = reply.context is not None and reply.context.error
     result = "degraded" if is_degraded else "ok"
-    return Outcome(answer, follow_up=_follow_up(call, event.folder, reply, result))
+    return Outcome(response, follow_up=_follow_up(call, event.folder, reply, result))
 
 
 def _answer_check(call: HookCall, event: HostEvent) -> bytes:
@@ -198,7 +199,7 @@ def _answer_check(call: HookCall, event: HostEvent) -> bytes:
             caller = (home, event.folder, event.session_name, state.namespace or call.namespace)
             is_prompt = call.event == "user-prompt"
             prompt = query_of(event.prompt, event.typed_text) if is_prompt else None
-            request = RecallRequest(caller, prompt, call.deadline, counts=False)
+            request = RecallRequest(caller, prompt, call.deadline, marks_read=False)
             context = answer_by_server_or_here(request, call.ask_server, _answer_here)
             report |= {"text": context.text, "problem": context.error}
             if context.wanted_store and call.start_server:
@@ -332,7 +333,7 @@ class EventHandler:
             """
             if has_missed:
                 self._add_facts({session.MISS_REPORTED: record.suspect_from})
-            self._send_interim(render_answer(self.event, self.call.event, notice))
+            self._send_interim(render_response(self.event, self.call.event, notice))
 
         needs_block = record.ended or not record.has_context
         if needs_block and self.event.host in _BEGINS_WITH_PROMPT:
@@ -366,7 +367,7 @@ class EventHandler:
         if reason:
             return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
-        request.counts = False  # a server would count it as the start of a session
+        request.marks_read = False  # a server would count it as the start of a session
         return self._recall(request, "Memory is on.")
 
     def _send_interim(self, answer: bytes = b"") -> None:

@@ -261,7 +261,7 @@ def _work_as_child(work: "Work", arguments: "tuple[Any, ...]", target: int, seco
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
         outcome = work(*arguments, send_interim)
-        _write_all(target, outcome.answer + (_FAILED if outcome.failed else _SUCCEEDED))
+        _write_all(target, outcome.response + (_FAILED if outcome.failed else _SUCCEEDED))
         os.close(target)
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
@@ -293,7 +293,7 @@ def _run_with_timer(
     outcome = work(*arguments, send_interim)
     timer.cancel()
     outcome.follow_up()
-    return outcome.answer, ""
+    return outcome.response, ""
 
 
 def _stop(*_: object) -> None:

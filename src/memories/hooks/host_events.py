@@ -117,7 +117,7 @@ def working_folder() -> str:
     return os.environ.get("CURSOR_PROJECT_DIR") or os.getcwd()
 
 
-def render_answer(event: HostEvent, name: str, text: str) -> bytes:
+def render_response(event: HostEvent, name: str, text: str) -> bytes:
     """Return a response in the host's format. Codex refuses responses with unknown fields.
 
     Args:

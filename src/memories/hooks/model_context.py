@@ -99,7 +99,7 @@ def answer_as_server(data: bytes, open_in_server: "OpenMemories | None") -> str:
     """
     request = RecallRequest.decode(data)
     context = build_hook_context(request, open_in_server)
-    if request.counts:
+    if request.marks_read:
         event = "session-start" if request.prompt is None else "user-prompt"
         runs.record_for_stats(
             event,
@@ -168,12 +168,12 @@ def open_and_recall(
 ) -> HookContext:
     """Return the memories and turns that a prompt recalls.
 
-    They count as read only if `request.counts` is true.
+    They count as read only if `request.marks_read` is true.
     """
     from memories.hooks.prompt_recall import TextLimits, recall_for_prompt
 
     config = situation.config
-    if not request.counts:
+    if not request.marks_read:
         config = config._replace(events=OFF, count_accesses=False, reinforce_on_retrieval=False)
     projects = names_of(situation.project)
     with open_memories(config, situation) as memories:

@@ -104,7 +104,7 @@ def preview(situation: "Situation", folder: str, message: str) -> Preview:
     """
     caller = (str(situation.config.home), folder or os.sep, _NO_SESSION, None)
     start = time.monotonic()
-    request = RecallRequest(caller, None, start + SECONDS, counts=False)
+    request = RecallRequest(caller, None, start + SECONDS, marks_read=False)
     block = model_context.build_block(request, situation)
     context = model_context.context_of(block, situation.config.namespace)
     projects = names_of(situation.project)
@@ -131,7 +131,7 @@ def _preview_prompt(
         return PreviewedText("", 0, 0.0, [], [], silence=silence)
     begun = time.monotonic()
     query = query_of(prompt, typed_part(message))
-    request = RecallRequest(caller, query, begun + SECONDS, counts=False)
+    request = RecallRequest(caller, query, begun + SECONDS, marks_read=False)
     trace = RecallTrace(start)
     context = model_context.open_and_recall(request, situation, trace)
     milliseconds = _elapsed_ms(begun)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memories.context import rendering
 from memories.context.admission import Admission, is_admitted
 from memories.context.context import ContextBuilder, estimate_tokens
-from memories.context.engine import (
-    EngineBackend,
+from memories.context.gateway import MemoryGateway, WithScratchpad
+from memories.context.memories_backend import (
+    MemoriesBackend,
     latest_correction,
     memory_document,
     translate_errors,
 )
-from memories.context.gateway import MemoryGateway, WithScratchpad
 from memories.context.protocol import MCPError
 from memories.core.deadline import Deadline, MemoryTimeout, run_once
 from memories.core.events import OFF
@@ -170,7 +170,7 @@ def recall_for_prompt(
     items = [memory for memory, _ in built["memories"]]
     if errors:
         memories.abandon()  # a call that timed out may still be using the store
-    elif request.counts:
+    elif request.marks_read:
         _count_reads(backend, request, [str(memory.id) for memory in items])
     context = HookContext(text, config.namespace)
     context.error = errors[0]["error"] if errors else ""
@@ -271,7 +271,7 @@ def id_of_turn(turn: "HistoryTurn") -> str:
     return f"{turn.conversation_id}#{turn.turn_index}"
 
 
-class _GatedBackend(EngineBackend):
+class _GatedBackend(MemoriesBackend):
     """A backend that recalls only memories and turns that pass the gate.
 
     For memories, the gate's thresholds apply (see `_select`), not those of the search. So a
@@ -470,7 +470,7 @@ class _Rater:
             hit.content,
             meaning,
             word_score,
-            best=self._best,
+            best_meaning=self._best,
             relation=relation,
             is_global=is_global_memory,
         )

@@ -65,7 +65,7 @@ class RecallRequest:
         prompt: The user's prompt; None to get the block for the start of a session.
         store_deadline: When the store must have responded, in `time.monotonic` seconds; None to
             leave the store alone and answer from the scratchpad.
-        counts: Whether the memories given to the model are counted as read.
+        marks_read: Whether the memories given to the model are counted as read.
         started_at: When the hook's process started, in `time.monotonic` seconds.
     """
 
@@ -75,12 +75,16 @@ class RecallRequest:
         prompt: str | None,
         store_deadline: float | None,
         *,
-        counts: bool = True,
+        marks_read: bool = True,
         started_at: float | None = None,
     ) -> None:
         """Create a request; `caller` contains its home, folder, session and namespace."""
         self.home, self.folder, self.session, self.namespace = caller
-        self.prompt, self.store_deadline, self.counts = prompt, store_deadline, counts
+        self.prompt, self.store_deadline, self.marks_read = (
+            prompt,
+            store_deadline,
+            marks_read,
+        )
         self.started_at = time.monotonic() if started_at is None else started_at
 
     @property
@@ -102,15 +106,21 @@ class RecallRequest:
     def encode(self) -> bytes:
         """Return the request as JSON, with times relative to now."""
         age = time.monotonic() - self.started_at
-        return json.dumps([self.caller, self.prompt, self.seconds(), self.counts, age]).encode()
+        return json.dumps([self.caller, self.prompt, self.seconds(), self.marks_read, age]).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> "RecallRequest":
         """Read the output of `encode`."""
-        caller, prompt, seconds, counts, age = json.loads(data)
+        caller, prompt, seconds, marks_read, age = json.loads(data)
         now = time.monotonic()
         store_deadline = now + seconds if seconds else None
-        return cls(tuple(caller), prompt, store_deadline, counts=counts, started_at=now - age)
+        return cls(
+            tuple(caller),
+            prompt,
+            store_deadline,
+            marks_read=marks_read,
+            started_at=now - age,
+        )
 
 
 class HookContext:
@@ -208,7 +218,9 @@ def probe(
     If the store responds to the probe, the session's next hook uses the store again.
     """
     session.add_facts(request.home, request.session, **{session.PROBED_AT: _now_ms()})
-    trial = RecallRequest(request.caller, request.prompt, time.monotonic() + seconds, counts=False)
+    trial = RecallRequest(
+        request.caller, request.prompt, time.monotonic() + seconds, marks_read=False
+    )
     if not answer_by_server_or_here(trial, ask_server, answer_here).error:
         session.add_facts(request.home, request.session, **{session.SUSPECT_FROM: 0})
 

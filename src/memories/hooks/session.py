@@ -81,7 +81,7 @@ class Session:
 
     def has(self, item_id: str, sentences: "set[str] | frozenset[str]" = frozenset()) -> bool:
         """Return whether a memory or turn is now in the session's context, with these sentences."""
-        shown = self.in_context.get(mark(item_id))
+        shown = self.in_context.get(stored_id(item_id))
         return shown is not None and sentences <= shown
 
     def update(self, line: "dict[str, object]") -> None:
@@ -90,9 +90,9 @@ class Session:
         hashes = set(map(str, sentences)) if isinstance(sentences, list) else set()
         self.sentences |= hashes
         if isinstance(shown, list):
-            marks = {mark(str(value)) for value in shown}
-            self.in_context.update(dict.fromkeys(marks, hashes))
-            self.seen |= marks
+            ids = {stored_id(str(value)) for value in shown}
+            self.in_context.update(dict.fromkeys(ids, hashes))
+            self.seen |= ids
             self.has_context = True
         if line.get(RESET):
             self.in_context.clear()
@@ -103,18 +103,20 @@ class Session:
                 setattr(self, attribute, value)
 
 
-def mark(shown: str) -> str:
+def stored_id(item_id: str) -> str:
     """Return the form of an id in a session file.
 
     A memory's id is unchanged. A turn's id, `CONVERSATION#INDEX`, is hashed: users name their
     conversations, and such a name must not outlive the conversation. A hashed id stays the same, so
     this can be applied to every id in a file. Files from earlier versions contain no hashed ids.
     """
-    if shown.rfind("#") <= 0:
-        return shown
+    if item_id.rfind("#") <= 0:
+        return item_id
     import hashlib  # not needed by hooks that don't recall turns
 
-    return f"#{hashlib.blake2b(shown.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
+    return (
+        f"#{hashlib.blake2b(item_id.encode('utf-8', 'surrogatepass'), digest_size=12).hexdigest()}"
+    )
 
 
 def note_key(name: str) -> str:
@@ -156,7 +158,7 @@ def add_facts(home: str, name: str, **facts: object) -> None:
     """
     shown = facts.get(SHOWN)
     if isinstance(shown, list):
-        facts[SHOWN] = [mark(str(value)) for value in shown]
+        facts[SHOWN] = [stored_id(str(value)) for value in shown]
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:

@@ -15,8 +15,8 @@ from memories.answers import conversation_shapes, shapes, store_shapes
 from memories.answers.advice import complete_commands
 from memories.context import fence
 from memories.context.context import ContextBuilder
-from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
+from memories.context.memories_backend import MemoriesBackend
 from memories.core.times import parse_time_in_zone
 from memories.embedders import give_hint
 from memories.errors import InvalidInput, NotFound
@@ -317,7 +317,7 @@ class Tools:
         """Return the context of a task as text; its first line says how many texts it omits."""
 
         def build(memories: Memories) -> tuple[tuple[ContextBuilder, dict[str, Any]], bool]:
-            gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
+            gateway = MemoryGateway(ENGINE, backend=MemoriesBackend(memories))
             builder = ContextBuilder.from_config(gateway, memories.config, tokens - FACTS_TOKENS)
             built = builder.build_recall(query, conversation or None)
             return (builder, built), bool(built["memories"] or built["recalled"])

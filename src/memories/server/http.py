@@ -30,7 +30,7 @@ from memories.server.app import Options, build, principal
 from memories.server.group_commit import MOST_WAITING, GroupCommit
 from memories.server.pages import routes as pages
 from memories.server.sockets import ServeOptions
-from memories.server.warm import Served, Warm
+from memories.server.warm import CommandSocket, Served
 from memories.settings import Config
 from memories.stores.protocol import OnThisDisk
 from memories.stores.records import Collection, Filter
@@ -202,7 +202,7 @@ READY_SECONDS = 1.0  # how long a response from `/ready` is reused
 class Process(Served, Protocol):
     """The process that runs the server; see `serve`."""
 
-    warm: Warm
+    warm: CommandSocket
     last_at: float
 
 

@@ -20,7 +20,7 @@ from memories.identity import tokens
 from memories.server import sockets
 from memories.server.group_commit import GroupCommit
 from memories.server.sockets import AlreadyRunning, Listening, ServeOptions
-from memories.server.warm import STOPPED, Run, Warm, install_stand_ins
+from memories.server.warm import STOPPED, CommandSocket, Run, install_stand_ins
 from memories.settings import Config
 from memories.stores import open_store
 
@@ -118,7 +118,7 @@ class Process:
         self.config = config
         self.last_at = time.monotonic()
         self._began, self._url = time.time(), ""
-        self.warm = Warm(sockets.command, self, run)
+        self.warm = CommandSocket(sockets.command, self, run)
 
     def warm_up(self, preload: Callable[[], None]) -> None:
         """Load everything that the first command would otherwise have to wait for."""

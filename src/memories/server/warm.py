@@ -302,7 +302,7 @@ class _Grouped(Memories):
             raise Direct from None
 
 
-class Warm:
+class CommandSocket:
     """Accepts commands on a listening socket until the socket is closed."""
 
     def __init__(self, listening: socket.socket, served: Served, run: Run) -> None:

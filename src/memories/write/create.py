@@ -16,7 +16,7 @@ A draft passes through these steps:
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
-   (`Writer.pass_on_links`). The result is a `Created`.
+   (`Writer.take_links_of`). The result is a `Created`.
 6. The buffered versions are added to the store together, before the next read or patch, when the
    buffer is full, or at the end (`stores.logged.buffered_transaction`). The audit log entry
    follows, and the store commits.
@@ -232,31 +232,31 @@ def _describe_expiry(memory: Memory, now: datetime) -> str:
 def _store_draft(writer: Writer, prepared: Prepared) -> Created:
     """Store a draft, unless it is a duplicate, a repetition or a retry.
 
-    If this ends or changes memories, their links pass to the new memory or to their neighbours, and
-    the result names the memories that are current again.
+    If this ends or changes memories, their links pass to the new memory or to their neighbours in
+    the chain of corrections, and the result names the memories that are current again.
     """
     retry = _find_retry(writer, prepared.draft)
     if retry is not None:
         return retry
     prepared = _look_up_superseded(writer, prepared)
-    draft, latest = prepared.draft, None
+    draft, former = prepared.draft, None
     if draft.pending:
         return _store_pending(writer, prepared)
     if draft.key is not None:
-        latest = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
-    if latest is not None:
-        created = _store_version(writer, prepared, latest)
+        former = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
+    if former is not None:
+        created = _store_version(writer, prepared, former)
     else:
-        created, latest = _store_unless_known(writer, prepared)
+        created, former = _store_unless_known(writer, prepared)
     if created.memory is None:
         return created
-    changed = filter(None, (prepared.superseded, latest))
+    changed = filter(None, (prepared.superseded, former))
     before = [record for record in changed if versions.has_link(record)]
     if not before:
         return created
     from memories.write.links import add_current_again
 
-    record = writer.pass_on_links(created.memory, prepared.superseded)
+    record = writer.take_links_of(prepared.superseded, created.memory)
     record = add_current_again(writer.store, record, before, writer.now)
     memory = writer.to_memory(record)
     corrects = memory.corrects if created.stored else created.corrects

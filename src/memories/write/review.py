@@ -375,7 +375,7 @@ class Review:
             return reviewed, ()
         before = [each for each in filter(None, (superseded, latest)) if versions.has_link(each)]
         if before:
-            memory = writer.to_memory(writer.pass_on_links(reviewed.memory, superseded))
+            memory = writer.to_memory(writer.take_links_of(superseded, reviewed.memory))
             reviewed = reviewed._replace(memory=memory)
         return reviewed, before
 

@@ -59,8 +59,8 @@ class Similar:
     corrected_by: str | None = None
 
 
-class Repeat(NamedTuple):
-    """A memory that repeats older memories.
+class RepeatedMemory(NamedTuple):
+    """A memory that repeats older memories, in the same or in other words.
 
     Attributes:
         memory: The newer memory.
@@ -362,7 +362,7 @@ def _to_similar(writer: Writer, candidate: Candidate, difference: str) -> Simila
     )
 
 
-def find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
+def find_repeats(writer: Writer, selector: "Selector") -> Iterator[RepeatedMemory]:
     """Yield selected memories in the writer's namespace that repeat older ones, newest first."""
     where = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,)))
     for page in scan_pages(writer.store, where, newest_first=True):
@@ -370,7 +370,7 @@ def find_repeats(writer: Writer, selector: "Selector") -> Iterator[Repeat]:
         for record in filter(selector.selects, page):
             older = _find_older(writer, record, vectors.get(record.ref))
             if older:
-                yield Repeat(writer.to_memory(record), older)
+                yield RepeatedMemory(writer.to_memory(record), older)
 
 
 def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:

@@ -74,12 +74,12 @@ class Writer(NamedTuple):
         self.retire(superseded, successor.ref.group, at)
         return self.lookup.own.find(successor.ref.group)
 
-    def pass_on_links(self, memory: Memory, superseded: Record | None) -> Record:
-        """Link a memory to those that its predecessor, if any, corrected; return its record.
+    def take_links_of(self, superseded: Record | None, memory: Memory) -> Record:
+        """Link a memory to those that the superseded one corrected; return its record.
 
         Args:
-            memory: The stored memory.
             superseded: The memory that it superseded, in its former state; None if there is none.
+            memory: The stored memory.
         """
         from memories.write.links import take_over_links
 

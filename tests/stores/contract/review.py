@@ -11,8 +11,8 @@ from clock import Clock
 from contract.samples import T0, OpenStore
 from memories import Draft, Memories, Memory, NotFound, RequestError
 from memories.context.context import ContextBuilder
-from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
+from memories.context.memories_backend import MemoriesBackend
 from memories.embedders.fake import FakeEmbedder
 from memories.stores import Store
 from memories.write import review
@@ -86,7 +86,7 @@ class Review:
     def test_waiting_memories_are_not_in_any_context(self, open_store: OpenStore) -> None:
         memories = open_memories(open_store(FakeEmbedder.space))
         store_waiting(memories)
-        gateway = MemoryGateway(ENGINE, backend=EngineBackend(memories))
+        gateway = MemoryGateway(ENGINE, backend=MemoriesBackend(memories))
         built = ContextBuilder.from_config(gateway, memories.config, 2_000).build_recall(
             QUERY, None
         )

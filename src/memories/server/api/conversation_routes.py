@@ -8,8 +8,8 @@ from typing import Any
 from memories.answers import conversation_shapes
 from memories.answers.conversation_shapes import add_turns_result
 from memories.context.context import ContextBuilder
-from memories.context.engine import EngineBackend
 from memories.context.gateway import ENGINE, MemoryGateway
+from memories.context.memories_backend import MemoriesBackend
 from memories.core.events import noting
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput
@@ -133,7 +133,7 @@ def build_context(call: Call) -> Any:
     )
     if budget is not None and not 1 <= budget <= 100_000_000:
         raise InvalidInput("budget must be a whole number of tokens from 1 to 100000000")
-    engine = EngineBackend(
+    engine = MemoriesBackend(
         call.memories, include_corrected=arguments.pop("include_corrected", False)
     )
     options = {

@@ -165,7 +165,9 @@ def _find_situation(
         request.text("namespace") or None,
     )
     deadline = time.monotonic() + SECONDS
-    situation = model_context.find_situation(RecallRequest(caller, None, deadline, counts=False))
+    situation = model_context.find_situation(
+        RecallRequest(caller, None, deadline, marks_read=False)
+    )
     if situation.config.store != memories.config.store:
         store = without_password(situation.config.store)
         raise InvalidInput(f"the settings of {chosen.folder} name a different store: {store}")

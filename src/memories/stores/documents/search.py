@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from memories.core.times import to_millis
-from memories.stores.columns import MAX_OF_A_DAY, leading, matches_of
 from memories.stores.documents.driver import Condition, Kind, Partition
 from memories.stores.documents.query import Address, Overlay, address_of, parts_of, ref_at
 from memories.stores.documents.schema import StoredRecord, decode, is_narrow, is_specific, ref_of
+from memories.stores.matches import MAX_OF_A_DAY, leading, matches_of
 from memories.stores.records import BESIDE, Candidate, Filter, Matches, Ref, TurnQuery
 from memories.stores.words import (
     Corpus,

@@ -300,7 +300,7 @@ def matches(db: Transaction, selected: Selection, probe: Probe | None, query: Tu
     """
     import numpy as np
 
-    from memories.stores.columns import addresses_of, matches_at
+    from memories.stores.matches import addresses_of, matches_at
 
     extent = read_extent(db, selected)
     words = _search_words(db, selected, extent, query.terms)
@@ -332,7 +332,7 @@ def _best_turns(
     cosines: Scores,
 ) -> set[int]:
     """Return the best turns, their neighbours, and turns from the days in the query, as `seq`s."""
-    from memories.stores.columns import MAX_OF_A_DAY, leading
+    from memories.stores.matches import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)
     sql = (

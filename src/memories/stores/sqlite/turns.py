@@ -10,8 +10,8 @@ import numpy as np
 
 from memories.core.times import to_millis
 from memories.errors import StoreDamaged
-from memories.stores.columns import MAX_OF_A_DAY, Addresses, addresses_of, leading, matches_at
 from memories.stores.damage import Damaged
+from memories.stores.matches import MAX_OF_A_DAY, Addresses, addresses_of, leading, matches_at
 from memories.stores.records import BESIDE, Matches, TurnQuery
 from memories.stores.sqlite import words as index
 from memories.stores.sqlite.errors import WordsDamaged, decoding_errors

@@ -37,7 +37,7 @@ _TYPE, _CONVERSATION = "type", "conversation_id"
 _LISTED = ("entities", "source", "tags")
 
 
-class EngineBackend:
+class MemoriesBackend:
     """Stores turns and memories in a `Memories` object."""
 
     # The maximum length of a turn. A long turn is stored in parts, which take a while to embed.
