@@ -363,8 +363,8 @@ class _Importer:
             versions = [line.record] if line.original is None else [line.record, line.original]
             if any(is_same(existing[ref], record) for record in versions):
                 self.result.known += 1
-                is_pending = existing[ref].ended_by == PENDING != line.record.ended_by
-                self.result.still_pending += is_pending
+                if existing[ref].ended_by == PENDING and line.record.ended_by != PENDING:
+                    self.result.still_pending += 1
             else:
                 self._reject(line, "another record has this address")
                 self._blocked.add(owner_of(ref))
