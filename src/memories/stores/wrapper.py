@@ -1,24 +1,30 @@
 """Stores that wrap another store: one forwards every method, the other buffers added records."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple
 
 from memories.stores.damage import Damaged
 from memories.stores.protocol import Store
-from memories.stores.records import Record
+from memories.stores.records import (
+    Candidate,
+    Collection,
+    Filter,
+    Finding,
+    Patch,
+    Record,
+    Ref,
+    Space,
+    StoreInfo,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from memories.stores.audit_log import Link
-
-
-def _forward(method: str) -> Any:
-    """Return the method with this name, which calls the wrapped store."""
-
-    def call(store: "StoreWrapper", *arguments: Any, **named: Any) -> Any:
-        return getattr(store._target(), method)(*arguments, **named)
-
-    return call
+    from memories.stores.records import Matches, TurnQuery
 
 
 class StoreWrapper(Store):
@@ -37,32 +43,118 @@ class StoreWrapper(Store):
         """See `Store.damaged`."""
         return self.wrapped.damaged
 
-    transaction = _forward("transaction")
-    append = _forward("append")
-    patch = _forward("patch")
-    touch = _forward("touch")
-    used = _forward("used")
-    remove = _forward("remove")
-    scan = _forward("scan")
-    groups = _forward("groups")
-    candidates = _forward("candidates")
-    matches = _forward("matches")
-    read = _forward("read")
-    values = _forward("values")
-    count = _forward("count")
-    labels = _forward("labels")
-    days = _forward("days")
-    namespaces = _forward("namespaces")
-    vectors = _forward("vectors")
-    unstaged = _forward("unstaged")
-    stage = _forward("stage")
-    switch = _forward("switch")
-    use_space = _forward("use_space")
-    info = _forward("info")
-    refs = _forward("refs")
-    check = _forward("check")
-    repair = _forward("repair")
-    close = _forward("close")
+    def transaction(self) -> AbstractContextManager[None]:
+        """See `Store.transaction`."""
+        return self._target().transaction()
+
+    def append(self, records: Sequence[Record]) -> None:
+        """See `Store.append`."""
+        self._target().append(records)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """See `Store.patch`."""
+        self._target().patch(patches)
+
+    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
+        """See `Store.touch`."""
+        return self._target().touch(refs, batch)
+
+    def used(self, where: Filter) -> list[tuple[Ref, int]]:
+        """See `Store.used`."""
+        return self._target().used(where)
+
+    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
+        """See `Store.remove`."""
+        return self._target().remove(refs)
+
+    def scan(
+        self,
+        where: Filter,
+        *,
+        limit: int,
+        after: tuple[str, int] | None = None,
+        newest_first: bool = False,
+    ) -> list[Record]:
+        """See `Store.scan`."""
+        return self._target().scan(where, limit=limit, after=after, newest_first=newest_first)
+
+    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
+        """See `Store.groups`."""
+        return self._target().groups(where, limit=limit)
+
+    def candidates(
+        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
+    ) -> list[Candidate]:
+        """See `Store.candidates`."""
+        return self._target().candidates(where, vector=vector, terms=terms, k=k)
+
+    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
+        """See `Store.matches`."""
+        return self._target().matches(where, query)
+
+    def read(self, refs: Sequence[Ref]) -> list[Record]:
+        """See `Store.read`."""
+        return self._target().read(refs)
+
+    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
+        """See `Store.values`."""
+        return self._target().values(collection, namespaces, key)
+
+    def count(self, where: Filter, *, at_most: int | None = None) -> int:
+        """See `Store.count`."""
+        return self._target().count(where, at_most=at_most)
+
+    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
+        """See `Store.labels`."""
+        return self._target().labels(where, key)
+
+    def days(self, where: Filter) -> Mapping[int, int]:
+        """See `Store.days`."""
+        return self._target().days(where)
+
+    def namespaces(self, collection: Collection) -> list[str]:
+        """See `Store.namespaces`."""
+        return self._target().namespaces(collection)
+
+    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
+        """See `Store.vectors`."""
+        return self._target().vectors(refs)
+
+    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
+        """See `Store.unstaged`."""
+        return self._target().unstaged(space, collection, limit=limit)
+
+    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        self._target().stage(space, vectors)
+
+    def switch(self, space: Space) -> None:
+        """See `Store.switch`."""
+        self._target().switch(space)
+
+    def use_space(self, space: Space) -> None:
+        """See `Store.use_space`."""
+        self._target().use_space(space)
+
+    def info(self, where: Filter) -> StoreInfo:
+        """See `Store.info`."""
+        return self._target().info(where)
+
+    def refs(self, where: Filter) -> list[Ref]:
+        """See `Store.refs`."""
+        return self._target().refs(where)
+
+    def check(self, *, deep: bool) -> Iterable[Finding]:
+        """See `Store.check`."""
+        return self._target().check(deep=deep)
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        return self._target().repair()
+
+    def close(self) -> None:
+        """See `Store.close`."""
+        self._target().close()
 
 
 # Maximum number of buffered records. Adding them to the store takes much longer than buffering
@@ -78,16 +170,6 @@ class Savepoint(NamedTuple):
     changes: int
 
 
-def _count_change(method: str) -> Any:
-    """Return the method with this name, which counts a change and calls the wrapped store."""
-
-    def call(store: "BufferedStore", *arguments: Any, **named: Any) -> Any:
-        store._changes += 1
-        return getattr(store._target(), method)(*arguments, **named)
-
-    return call
-
-
 class BufferedStore(StoreWrapper):
     """Buffers the records that a transaction appends, and adds them to the store all at once.
 
@@ -100,7 +182,7 @@ class BufferedStore(StoreWrapper):
             through this buffer. No other writer adds entries during the transaction.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: "Store") -> None:
         """Begin with an empty buffer; the store must be in a transaction."""
         super().__init__(store)
         self.heads: dict[str, tuple[int, Link]] = {}
@@ -109,7 +191,7 @@ class BufferedStore(StoreWrapper):
         self._changes = 0
         self._has_failed = False
 
-    def _target(self) -> Store:
+    def _target(self) -> "Store":
         """Return the store, after adding the buffered records to it."""
         self.flush()
         return self.wrapped
@@ -119,18 +201,41 @@ class BufferedStore(StoreWrapper):
         """Join the running transaction."""
         yield
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: "Sequence[Record]") -> None:
         """Buffer records to add later; `flush` raises the errors of `Store.append`."""
         self._buffered += records
         if len(self._buffered) > MAX_BUFFERED:
             self.flush()
 
-    patch = _count_change("patch")
-    touch = _count_change("touch")
-    remove = _count_change("remove")
-    stage = _count_change("stage")
-    switch = _count_change("switch")
-    repair = _count_change("repair")
+    def patch(self, patches: "Sequence[Patch]") -> None:
+        """See `Store.patch`."""
+        self._changes += 1
+        super().patch(patches)
+
+    def touch(self, refs: "Sequence[Ref]", batch: str = "") -> bool:
+        """See `Store.touch`."""
+        self._changes += 1
+        return super().touch(refs, batch)
+
+    def remove(self, refs: "Sequence[Ref]") -> tuple[str, ...]:
+        """See `Store.remove`."""
+        self._changes += 1
+        return super().remove(refs)
+
+    def stage(self, space: "Space", vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
+        """See `Store.stage`."""
+        self._changes += 1
+        super().stage(space, vectors)
+
+    def switch(self, space: "Space") -> None:
+        """See `Store.switch`."""
+        self._changes += 1
+        super().switch(space)
+
+    def repair(self) -> list[str]:
+        """See `Store.repair`."""
+        self._changes += 1
+        return super().repair()
 
     def flush(self) -> None:
         """Add the buffered records to the store.
