@@ -162,7 +162,7 @@ class Config(NamedTuple):
 
     def redactor(self) -> "Redactor":
         """Return the redactor for these settings, which removes secrets from texts."""
-        from memories.guard.redactor import Redactor  # lazy: for writing only
+        from memories.guard.redactor import Redactor  # imported late: for writing only
 
         return Redactor(self.redact, self.redact_rules)
 
@@ -340,7 +340,7 @@ def _command(text: str) -> str:
     """Return a command, after checking that its program is a name or a full path. A relative path
     would depend on the working folder.
     """
-    import shlex  # lazy: few commands need it
+    import shlex  # imported late: few commands need it
 
     try:
         program = shlex.split(_name(text))[0]

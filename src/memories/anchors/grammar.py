@@ -164,7 +164,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _is_symbol(path: str, name: str) -> bool:
-    from memories.anchors.contents import knows_language  # lazy: for parsing anchors only
+    from memories.anchors.contents import knows_language  # imported late: for parsing anchors only
 
     if not knows_language(path):
         return False

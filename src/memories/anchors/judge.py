@@ -44,7 +44,7 @@ class Judge(NamedTuple):
 
         if not any(find_paths(text)):
             return []
-        from memories.anchors.discover import find_anchors  # lazy: few texts name a file
+        from memories.anchors.discover import find_anchors  # imported late: few texts name a file
         from memories.anchors.tree import WorkingTree
 
         with contextlib.suppress(OSError), WorkingTree(root) as tree:
@@ -95,7 +95,9 @@ class Judge(NamedTuple):
         """Return the verdict on each memory; None if nothing about it can be checked here."""
         if not any(source.can_be_judged for source in cited):
             return [None] * len(cited)
-        from memories.anchors.checks import AnchorChecker  # lazy: few memories have an anchor
+        from memories.anchors.checks import (
+            AnchorChecker,
+        )  # imported late: few memories have an anchor
 
         with AnchorChecker(self.root_of, self.cache, self.seconds, now) as checker:
             return [checker.judge(source) for source in cited]

@@ -23,7 +23,7 @@ running_config: "ContextVar[Config | None]" = ContextVar("running_config", defau
 
 def options_for(namespace: str) -> str:
     """Return the options that a suggested command needs for a namespace in the current store."""
-    from memories.core.urls import store_option  # lazy: `--help` doesn't need it
+    from memories.core.urls import store_option  # imported late: `--help` doesn't need it
     from memories.models import SHARED
 
     config = running_config.get()

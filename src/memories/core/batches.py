@@ -1,4 +1,4 @@
-"""Divides items into batches, by number or by weight."""
+"""Divides items into batches that are limited by number or by total weight."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar

@@ -324,7 +324,7 @@ def _is_private(group_id: int) -> bool:
 @contextlib.contextmanager
 def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
     """Yield a private file that a function has written; a small file stays in memory."""
-    import tempfile  # lazy: takes 5 ms to import
+    import tempfile  # imported late, since it takes 5 ms
 
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
         with name_place(tempfile.gettempdir(), "set TMPDIR to a folder with more space"):

@@ -181,7 +181,7 @@ def storable(text: str) -> bool:
 
 def digest(*parts: str) -> str:
     """Return a hash of several texts, in order, as 32 hexadecimal digits."""
-    import hashlib  # lazy: takes 4 ms to import
+    import hashlib  # imported late, since it takes 4 ms
 
     blake = hashlib.blake2b(digest_size=16)
     for part in parts:

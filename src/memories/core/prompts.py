@@ -70,8 +70,8 @@ def typed_part(text: str, source: str = "") -> str:
     """Return the part of a prompt that the user typed, if another part was pasted; else an empty
     string. A prompt that was only pasted counts as typed.
 
-    If the host doesn't mark pasted text, what stands between the paragraphs of prose at the
-    beginning and those at the end was pasted, if it is long and at least a third of it isn't prose.
+    If the host doesn't mark pasted text, we guess: between prose at the beginning and at the end, a
+    long text was pasted if at least a third of it isn't prose.
 
     Args:
         text: The prompt as the host sends it.

@@ -134,7 +134,7 @@ def parse_span(text: str, now: datetime, *, is_ahead: bool = False) -> tuple[dat
     except OverflowError:
         days = None
     except ValueError:
-        from memories.languages import dates  # lazy: few commands need it
+        from memories.languages import dates  # imported late: few commands need it
 
         days = dates.span(text, now.astimezone(), is_ahead=is_ahead)
     if days is None:

@@ -103,7 +103,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
     import io
     import logging
 
-    from dotenv import dotenv_values  # lazy: takes 20 ms to import
+    from dotenv import dotenv_values  # imported late, since it takes 20 ms
 
     # dotenv warns about lines that it can't read, which are for other programs.
     logging.getLogger("dotenv.main").disabled = True
@@ -125,7 +125,7 @@ def _name(file: Path) -> str:
 
 
 def _digest(data: bytes) -> str:
-    import hashlib  # lazy: takes 2 ms to import
+    import hashlib  # imported late, since it takes 2 ms
 
     return hashlib.sha256(data).hexdigest()
 

@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 _ENGLISH_ONLY = "all-MiniLM-L6-v2/"  # the beginning of the packaged model's name
-# Models that run in this process, by the beginning of their name in a store. A store must not be
-# able to choose a service, which would receive every text.
+# Models that run in this process, keyed by the beginning of their name in a store. A store must not
+# be able to choose a service, which would receive every text.
 _LOCAL = {_ENGLISH_ONLY: "minilm", "multilingual-e5-small/": "e5"}
 _REMOTE = ("openai", "ollama", "voyage", "cohere")
 _GIVEN = ".language-hint"

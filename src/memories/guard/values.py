@@ -41,7 +41,7 @@ FORMAT = r"""(?ix) v?\d++(?:\.\d++){1,3}[\w.+-]*
     | (?-i:[A-Z]{2,6}-\d{1,8}) | (?:ssha|iso|din|rfc|cve|nist)[\d:-]{1,20}"""
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _HEX = r"(?:0x)?[0-9a-fA-F]{32,128}"
-_IBAN_LENGTHS = frozenset(  # the lengths of account numbers, by country
+_IBAN_LENGTHS = frozenset(  # the length of an account number in each country
     "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20"
     " EG29 ES24 FI18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27"
     " JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18"

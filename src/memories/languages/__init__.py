@@ -188,8 +188,8 @@ def _marks() -> Mapping[str, frozenset[str]]:
 
 @functools.cache
 def secret_words() -> Mapping[str, Sequence[str]]:
-    """Return the words for passwords, keys and PINs, and the words that lead to their values, by
-    the name of their line in `secrets.txt`, such as "de is".
+    """Return the words for passwords, keys and PINs, and the words that lead to their values. They
+    are keyed by the name of their line in `secrets.txt`, such as "de is".
     """
     return _lines(unicodedata.normalize("NFKC", _read("secrets").lower()))
 

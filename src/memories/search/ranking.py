@@ -280,7 +280,7 @@ class Ranked(NamedTuple):
 
 
 def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
-    """Return all candidates by score, best first, including dropped ones with the reason.
+    """Return all candidates, sorted by score, best first, with the reason why some were dropped.
 
     A correction precedes the hit that it corrects, even if its score was lower.
     """
@@ -306,7 +306,7 @@ def rank(all_features: Sequence[Features], rules: RankingRules) -> list[Ranked]:
 def _score_all(
     all_features: Sequence[Features], best_word_score: float, rules: RankingRules
 ) -> list[Ranked]:
-    """Return all candidates by score, best first.
+    """Return all candidates, sorted by score, best first.
 
     A candidate that has exactly the query's words gets the best score, except with `formula`.
     """
@@ -544,7 +544,7 @@ def _put_corrections_first(ranking: Sequence[Ranked]) -> list[Ranked]:
     score.
     """
     hits = _memory_hits(ranking)
-    moved: dict[int, Ranked] = {}  # by row, in the new order
+    moved: dict[int, Ranked] = {}  # keyed by row, in the new order
     for ranked in ranking:
         # Newest correction first, `ranked` itself last. A hit that has already moved up stays
         # there.

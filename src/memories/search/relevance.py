@@ -32,8 +32,8 @@ class Relevance(NamedTuple):
         max_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
         fresh_from: A memory that has been read gets the lowest threshold from this freshness on.
         stale_below: A memory that was never read gets the highest threshold below this freshness.
-        thresholds: The minimum similarity of a clear answer, on the calibrated scale, by the level
-            of staleness. See `ranking._drop_below_thresholds`.
+        thresholds: For each level of staleness, the minimum similarity of a clear answer, on the
+            calibrated scale. See `ranking._drop_below_thresholds`.
     """
 
     decay_rate: float = 0.02

@@ -356,7 +356,7 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
     spelled = cased_form(text)
     folded = normal_form(text)
     whole: set[str] = set()
-    for speaker in sorted(speakers, key=len, reverse=True):  # Ann Lee before Ann
+    for speaker in sorted(speakers, key=len, reverse=True):  # look for Ann Lee before Ann
         name = cased_form(speaker)
         if _has_name(spelled, folded, name):
             whole.add(speaker)

@@ -410,7 +410,7 @@ def actor(channel: str) -> Actor:
 
 
 def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequence[str]]:
-    """Return a log entry's items by action; consecutive positions in a group form one item."""
+    """Return the items of a log entry, keyed by action; adjoining positions form one item."""
     from memories.stores import audit_log
 
     positions: dict[str, dict[Ref, list[int]]] = {}

@@ -64,7 +64,7 @@ class Affected(NamedTuple):
     """The result of a bulk change to memories or turns, or a preview of it with `dry_run`.
 
     Attributes:
-        counts: The number of memories or turns by action; see `Step`.
+        counts: The number of memories or turns for each action; see `Step`.
         steps: The first 1,000 actions.
         dry_run: Whether nothing was changed.
         undo_to: The moment before the change, to pass to `Memories.rollback` to undo the change.

@@ -334,7 +334,9 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
     # corrects.
     writer.retire(superseded, memory_id, created_at)
     if comparison.to_correct:
-        from memories.write.links import link_correction  # lazy: few memories correct others
+        from memories.write.links import (
+            link_correction,
+        )  # imported late: few memories correct others
 
         is_newest = draft.created_at is None
         record = link_correction(

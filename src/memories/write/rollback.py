@@ -498,8 +498,8 @@ def _links(record: Record) -> tuple[str | None, set[str]]:
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> dict[int, tuple[str, datetime]]:
-    """Map each version that was written after a given time, by its hash, to the action and the time
-    of its entry in the audit log.
+    """Return the action and the time of each version that was written after a given time, according
+    to the audit log; keyed by the version's hash.
 
     Versions older than the log have no entry, so their dates are trusted. First versions whose ids
     show when they were created are left out, since there may be a million of them. A memory that

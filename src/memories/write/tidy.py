@@ -272,7 +272,7 @@ def _read_words(output: str, count: int) -> list[str]:
 
 def _run(command: str, text: bytes) -> bytes:
     """Run a command without a shell, with a text as standard input; return its standard output."""
-    import shlex  # lazy: for a second opinion only
+    import shlex  # imported late: for a second opinion only
     import subprocess
     import tempfile
 

@@ -59,7 +59,7 @@ class Writer(NamedTuple):
         for None.
         """
         if superseded is not None:
-            from memories.write.links import leave_correction_chains  # lazy: rarely needed
+            from memories.write.links import leave_correction_chains  # imported late: rarely needed
 
             leave_correction_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
@@ -93,7 +93,9 @@ class Writer(NamedTuple):
         self, record: Record, draft: Draft, vectors: Any, redacted: tuple[str, ...] = ()
     ) -> "Repetition":
         """Return a draft as a repetition of the memory with the same text."""
-        from memories.write.repetitions import Repetition  # lazy: few drafts repeat a memory
+        from memories.write.repetitions import (
+            Repetition,
+        )  # imported late: few drafts repeat a memory
 
         return Repetition(
             self.store, record, draft, vectors, redacted, draft.created_at or self.now

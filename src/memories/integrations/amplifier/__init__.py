@@ -131,7 +131,7 @@ def _releasing(mounted: "Mounted", undo: Cleanup) -> Cleanup:
 
 
 def _prompt_block(memories: "Memories", folder: Path, budget: int) -> tuple[str, dict[str, str]]:
-    """Return the session block for the session's project, and the texts of its memories by id."""
+    """Return the block for the session's project, and the texts of its memories, keyed by id."""
     from memories.identity import project as projects
     from memories.identity.session_block import build_session_block
 

@@ -264,7 +264,8 @@ class MemoriesContext:
         self._max_tokens, self._delay_seconds = max_tokens, delay_seconds
         self._messages: list[dict[str, Any]] = []
         self._cut = Cut()
-        self._sizes: dict[int, Size] = {}  # by the message's `id()`, since messages never change
+        # Keyed by the `id()` of a message, since messages never change.
+        self._sizes: dict[int, Size] = {}
         self._factory: Callable[[], Awaitable[str]] | None = None
         self._reading: asyncio.Task[str] | None = None
 

@@ -158,7 +158,7 @@ class DocumentStore:
       terms, only those with the rarest terms are ranked. Among more than 2,000 records, a word that
       a fifth of them contain is not searched for if the query also has rarer words.
     - `scan` and `groups` list the ids of all matching records before they read a page, which takes
-      a few ms for a thousand records.
+      a few milliseconds for a thousand records.
     """
 
     def __init__(

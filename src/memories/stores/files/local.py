@@ -56,7 +56,9 @@ class Work:
         self.index, self.pid = index, os.getpid()
         self.states: dict[str, FileState] = {}
         self.lines: list[tuple[str, str]] = []
-        self.removed_ids: dict[str, list[str]] = {}  # the events whose lines are dropped, by file
+        self.removed_ids: dict[
+            str, list[str]
+        ] = {}  # the events whose lines are dropped, keyed by file
 
     def add(self, name: str, event: Event) -> None:
         """Add a line to a file when the transaction ends."""

@@ -463,7 +463,9 @@ class _Fold:
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.addresses: dict[str, Address] = {}  # by the id of the event that created the record
+        self.addresses: dict[
+            str, Address
+        ] = {}  # keyed by the id of the event that created the record
         # For each address that a record has claimed, the position of the first record there.
         self._positions: dict[Address, int] = {}
         self._last_positions: dict[str, int] = {}

@@ -159,7 +159,7 @@ class Transaction:
         return self._meta
 
     def save_meta(self, values: Mapping[str, Any]) -> None:
-        """Save settings by name; None removes a setting."""
+        """Save settings, keyed by name; None removes a setting."""
         for name, value in values.items():
             if value is None:
                 self.run("DELETE FROM meta WHERE name = %s", (name,))

@@ -68,7 +68,7 @@ def candidates(
     """
     extent = read_extent(db, selected)
     cosines = vectors.find_best(db, probe, selected, extent, k)
-    # Scores of the best records by words, and of the records in `cosines` that contain a word.
+    # The word scores of the best records, and of those records in `cosines` that contain a word.
     scores = _search_words(db, selected, extent, terms, list(cosines)).scores
     words = highest(scores, k) | {seq: scores[seq] for seq in cosines if seq in scores}
     lacking = [seq for seq in words if seq not in cosines]

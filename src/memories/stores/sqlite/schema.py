@@ -106,8 +106,9 @@ CREATE TABLE turn_block (hi INTEGER PRIMARY KEY, seqs BLOB NOT NULL, bits BLOB N
 # --- row counts
 # With these counts, `memory tags` and `memory status` are as fast in a large store as in a small
 # one. Triggers update the counts in the transaction of each change, even if another program makes
-# the change. They count live records by namespace, by label and by label key, and by namespace also
-# deleted records and live records without a vector. All counts can be rebuilt from the records.
+# the change. They count the live records of each namespace, label and label key, and also each
+# namespace's deleted records and live records without a vector. All counts can be rebuilt from the
+# records.
 
 # Turns the ids of a record's labels, which are stored like '3,17', into rows. Damaged ids produce
 # no rows, so that the record can still be removed.
@@ -273,7 +274,7 @@ def empty() -> apsw.Connection:
 
 @functools.cache
 def _empty_file() -> bytes:
-    """Return the bytes of an empty store; cached, because creating it takes some ms."""
+    """Return the bytes of an empty store. Cached, because creating one takes a few milliseconds."""
     db = apsw.Connection(":memory:")
     db.pragma("secure_delete", 1)
     db.execute(_FIRST_RELEASED + CREATE_TRIGGERS)

@@ -14,7 +14,7 @@ from memories.languages.text import STOP_WORDS
 
 
 def _read_lines() -> dict[str, str]:
-    """Return the lines of vocabulary.txt by name; lines with the same name are joined."""
+    """Return the lines of vocabulary.txt, keyed by name; lines with the same name are joined."""
     lines: dict[str, list[str]] = {}
     text = Path(__file__).with_name("vocabulary.txt").read_text(encoding="utf-8")
     for line in text.splitlines():
