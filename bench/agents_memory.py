@@ -19,11 +19,12 @@ The figures:
 
 - A fact is given if the hook's output contains its whole text.
 - any, all: the share of the prompts with needs that got at least one of the facts that they need,
-  and all of them.
+  and the share that got all of them.
 - false positives: how many of the prompts that need no facts got one.
-- of other projects: facts given whose project is neither that of the prompt nor `*`, per prompt.
-- outdated alone: how often a fact was given that a later one corrects, without its last correction.
-- useless: facts given that the prompt does not need, per prompt; this includes outdated ones.
+- facts of other projects: facts given whose project is neither that of the prompt nor `*`, per
+  prompt.
+- outdated facts: how often a fact was given without the last fact that corrects it.
+- useless facts: facts given that the prompt does not need, per prompt; this includes outdated ones.
 - characters: of the facts given, and of the hook's whole output for the model, per prompt.
 
 A second table compares the methods at equal cost: each uses the lowest threshold of its score that
@@ -71,11 +72,11 @@ COLUMNS = (
     "any %",
     "all %",
     "false positives",
-    "of other projects",
-    "outdated alone",
-    "useless",
+    "facts of other projects",
+    "outdated facts",
+    "useless facts",
 )
-CHARACTERS = ("characters of facts", "characters as sent")
+CHARACTERS = ("characters of facts", "characters sent")
 _DEADLINE_SECONDS = 60
 _USELESS = (0.5, 1.0, 1.5, 2.0, 3.0)  # limits of useless facts per prompt
 _NO_LIMITS = TextLimits(1_000_000, 1_000_000)

@@ -76,7 +76,7 @@ def is_varied(value: str) -> bool:
 
 
 def is_random(value: str) -> bool:
-    """Return whether a value looks random: its character class changes often."""
+    """Return whether a value looks random, because its class of characters changes often."""
     if len(value) < 10 or re.fullmatch(FORMAT, value):
         return False
     if re.fullmatch(_UUID, value) or re.fullmatch(_HEX, value):

@@ -189,7 +189,7 @@ def recall_in_time(
     now = _now_ms()
     was_suspect = is_suspect(state, now)
     if not was_suspect:
-        # Takes effect at the deadline, and only if this hook is killed before it clears the mark.
+        # This takes effect only at the deadline, if this hook was killed before it could clear it.
         suspect_from = now + int(request.seconds() * 1000)
         session.try_add_facts(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:

@@ -134,7 +134,7 @@ def _render_entry(entry: Entry) -> str:
 def _render_value(value: Any) -> str:
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     if is_plain and '"' not in value and "\\" not in value:
-        return f'"{value}"'  # what `json.dumps` returns, but faster; most values are plain
+        return f'"{value}"'  # the same as `json.dumps`, but faster; most values are plain
     return make_visible(json.dumps(value, ensure_ascii=False), _escape)
 
 

@@ -37,7 +37,7 @@ class Differences(NamedTuple):
 
     Attributes:
         new_tags: Tags to add: those that the memory lacks, or that make it valid in every project.
-        new_fields: `decay`, `confidence`, `source` and the anchor fields, by their names in
+        new_fields: `decay`, `confidence`, `source` and the anchor fields, keyed by their names in
             `Draft`, if the memory lacks them or has a lower value.
         other_tags: The draft's tags that contradict the memory's.
         other_fields: The draft's `decay`, `confidence` and `source`, if they contradict the

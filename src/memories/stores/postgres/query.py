@@ -261,7 +261,7 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
         plain.append(("starts_with(r.grp, ?)" if where.prefix else "r.grp = ?", (where.group,)))
     if where.labels:
         plain.append(("r.labels @> ?", (jsonb(where.labels),)))
-    # The collection is not a placeholder, so that the planner can choose a partial index.
+    # The collection is written into the SQL, so that the planner can choose a partial index.
     conditions = [in_namespaces, f"r.collection = '{where.collection}'"]
     for sql, plain_values in plain:
         conditions.append(sql.replace("?", "%s"))
