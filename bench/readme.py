@@ -27,7 +27,7 @@ _DOCUMENTED_FIRST = (
      "SQLite, Chroma", "Markdown files", "SQLite, Cloudflare, Milvus"),
 )  # fmt: skip
 _MEASURED = {
-    ("writes", "kept"): "texts kept of those acknowledged, when 8 agents write 200 at once",
+    ("writes", "kept"): "acknowledged texts that are kept, when 8 agents write 200 at once",
     ("told-again", ""): "a fact is stored with a new value, and the new value ranks first",
     ("secrets", ""): "secrets removed before a text is written",
     ("erased", ""): "erased texts (`forget`) gone from every file",

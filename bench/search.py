@@ -190,10 +190,10 @@ def _time_searches(opened: Opened, count: int) -> dict[str, list[float]]:
         {
             "a short query (5 words)": lambda at: opened.search(corpus.shorts[at]),
             "a whole sentence": lambda at: opened.search(corpus.statements[at]),
-            "a short query, one tag (1 of 10)": lambda at: opened.search(
+            "a short query, a tag on 1 memory in 10": lambda at: opened.search(
                 corpus.shorts[at], tags={"project": "p3"}
             ),
-            "a short query, one namespace and one tag (1 of 200)": lambda at: few.search(
+            "a short query, a namespace and a tag on 1 memory in 200": lambda at: few.search(
                 corpus.shorts[at], limit=10, tags={"project": "p3"}
             ),
         },

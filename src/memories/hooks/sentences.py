@@ -70,7 +70,7 @@ _REPEATING = (
     "todo according know known please also still team project currently always usually already "
     "really actually indeed yes right chose chosen"
 )
-_QUERY_WORDS = 40  # number of words passed to `stems` at a time; it ignores the rest of a long text
+_QUERY_WORDS = 40  # words passed to `stems` at a time, since it ignores the rest of a long text
 
 
 class Sentence(NamedTuple):

@@ -26,8 +26,8 @@ LINK = ("corrects", "corrected_by", "corrected_at", "corrected_until")
 # reunited with them
 FORMER_CORRECTS, FORMER_CORRECTED_BY = "former_corrects", "former_corrected_by"
 FORMER_LINK = (FORMER_CORRECTS, FORMER_CORRECTED_BY)
-# field of the newer memory, set by `--not-corrects`: the ids of memories that it must not be linked
-# to again; stored under its former name
+# Field of the newer memory, set by `--not-corrects`: the ids of memories that it must not be linked
+# to again. The field is stored under its former name.
 NOT_CORRECTS = "not_corrected"
 # field of a record returned by a change, never stored: the ids of the memories that are current
 # again

@@ -35,7 +35,7 @@ from memories.stores.records import ROLE, SPEAKER, Collection, Filter
 MAX_BYTES = 256 * 1_048_576
 MAX_FAILED = 3  # if this many groups fail, draining stops, since the store is the likely cause
 DRAIN_SECONDS = 1.0  # time that a caller spends on other groups when it only adds an entry
-GROUP_SECONDS = 5.0  # time that it then spends on earlier entries in its own group
+GROUP_SECONDS = 5.0  # time that such a caller then spends on earlier entries in its own group
 _log = logging.getLogger(__name__)
 _CHANNEL = "channel"
 _TEXTS = ("conversation_id", "role", "text", "ts")

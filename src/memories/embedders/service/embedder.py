@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MAX_WINDOWS = 32  # maximum per text; the word index still has all words of a longer text
-MAX_REQUEST_BYTES = 200_000  # about half of what the services allow
+MAX_REQUEST_BYTES = 200_000  # services allow requests of about twice this size
 # If keyword search may be used instead, there is only one attempt. Its time limit is
 # FALLBACK_SECONDS for up to FALLBACK_TEXTS texts, and proportionally more for more texts.
 FALLBACK_SECONDS, FALLBACK_TEXTS = 3.0, 16

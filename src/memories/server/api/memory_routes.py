@@ -424,7 +424,7 @@ def forget(call: Call) -> Any:
     """Permanently erase a memory with all its versions."""
     try:
         forgotten = call.memories.forget(call.id)
-    except RequestError:  # erasing is logged before it happens, so the log alone does not prove it
+    except RequestError:  # an erasure is logged before it happens, so the log alone proves nothing
         change = _find_logged(call, "forget")
         if change is None or change.id is None:
             raise

@@ -26,7 +26,7 @@ Scores = dict[int, float]
 # match takes time, and very common words say little about a record.
 _RANK_ALL = FEW
 _RANK_AT_MOST = 1_500
-_TOKEN_BYTES = 512  # maximum size of a token; PostgreSQL allows 2,046
+_TOKEN_BYTES = 512  # maximum size of a token; PostgreSQL allows 2,046 bytes
 _INDEXED_BYTES = 900_000  # maximum size of a record's distinct tokens; PostgreSQL allows 1 MB
 
 

@@ -23,7 +23,7 @@ from memories.guard.validate import amount
 from memories.stores.records import Finding
 
 _DESCRIPTORS = 4  # number of descriptors for a file, its log and its shared memory, plus one
-_MAX_PATH_BYTES = 490  # SQLite allows 512, including a suffix such as -wal
+_MAX_PATH_BYTES = 490  # SQLite allows 512 bytes, including a suffix such as -wal
 _MIN_FREE_BYTES = 32_768  # SQLite allocates shared memory in pieces of this size
 _FULL = "the disk of {path} is full; nothing was written; free some space and try again"
 FIX = "run: memory doctor --fix"
