@@ -282,7 +282,7 @@ def _examine_leftovers(store_path: Path, examined: Examined) -> None:
 
 
 def _examine_outdated(path: Path, examined: Examined) -> bool:
-    """Return whether a store has an older schema; if so, run SQLite's own check on its file.
+    """Return whether a store has an earlier released schema; if so, run SQLite's own check on it.
 
     Other checks would open the store, which would upgrade it.
     """
@@ -290,6 +290,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
 
     from memories.stores.sqlite.engine import (
         APPLICATION_ID,
+        FIRST_RELEASED,
         SCHEMA_VERSION,
         open_apart,
         refuse_unsafe,
@@ -302,7 +303,7 @@ def _examine_outdated(path: Path, examined: Examined) -> bool:
             with open_apart(path) as db:
                 version = int(db.pragma("user_version"))
                 is_ours = db.pragma("application_id") == APPLICATION_ID
-                if not is_ours or version >= SCHEMA_VERSION:
+                if not is_ours or not FIRST_RELEASED <= version < SCHEMA_VERSION:
                     return False
                 messages = [str(row[0]) for row in db.execute("PRAGMA integrity_check(5)")]
         except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.NotADBError):

@@ -13,6 +13,7 @@ from memories import Memories, NotFound, SchemaTooNew, StoreError
 from memories.config import load_config
 from memories.stores.sqlite import engine
 from memories.transfer.backup import restore
+from memories.transfer.doctor import examine
 
 DATA = Path(__file__).parents[2] / "data"
 RELEASED = [4]
@@ -145,5 +146,8 @@ def test_a_store_from_before_the_first_release_is_refused_and_left_unchanged(pat
         with pytest.raises(StoreError, match="has schema 3, from before the first release; export"):
             use(memories)
         memories.close()
+    config = load_config({"store": f"sqlite:///{path}", "embedder": "none"})
+    problems = [finding.what for finding in examine(config, deep=False).findings]
+    assert any("has schema 3, from before the first release" in problem for problem in problems)
     assert path.read_bytes() == content
     assert [*path.parent.glob("*.backup")] == []
