@@ -13,7 +13,7 @@ from bench import readme
 
 ROOT = Path(__file__).parents[2]
 _WORDS = {8: "eight", 9: "nine", 10: "ten", 11: "eleven", 12: "twelve", 16: "sixteen"}
-_COMMAND = re.compile(r"`(python -m bench|make )|\*[Oo]ne-off\*")
+_COMMAND = re.compile(r"`(python -m bench|make )|\*[Mm]easured once\*")
 
 
 def test_the_tables_of_the_readme_show_the_results() -> None:
