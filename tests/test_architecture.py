@@ -56,7 +56,7 @@ ORDER = {
     "memories.read": "expressions replacements turns versions < lookup names < selector < conversations listing",
     "memories.search": "filters relevance < ranking < candidates < noise surroundings results < search",
     "memories.write": """compare turn_queue accesses < captured suspicion links anchoring < change turns bulk < forget
-        repetitions < writer < similar < tidy < truth create < review rollback""",
+        repetitions < write_context < similar < tidy < truth create < review rollback""",
     "memories.write.compare": "quick_checks vocabulary < reading grammar < word_order "
     "< duplicates < frames < corrections",
     "memories.scratchpad": """entries text < layout < file < hot_tier mirror < matching refresh <

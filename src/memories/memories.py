@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from memories.write.review import Review
     from memories.write.similar import RepeatedMemory
     from memories.write.truth import Truth
-    from memories.write.writer import Writer
+    from memories.write.write_context import WriteContext
 
 
 Answer = TypeVar("Answer")
@@ -157,7 +157,7 @@ class Memories:
             self._client = (secrets(client[0]).text, secrets(client[1]).text)
         self._origins: dict[str | None, Origin] = {}
         vars(self).pop("_store", None)
-        self._scratchpads.writer = self._writer
+        self._scratchpads.ctx = self._ctx
         self._scratchpads.flush_accesses = self.flush_accesses
 
     def of_client(self, name: str, version: str) -> Self:
@@ -322,10 +322,10 @@ class Memories:
                 for draft in drafts
             ]
         placed = [self._lookup.with_project(draft, self._place()) for draft in drafts]
-        writer = self._writer(force=force, redact=redact)._replace(
+        ctx = self._ctx(force=force, redact=redact)._replace(
             within=tuple(validate.tag_keys(within))
         )
-        return prepare_batches(writer, placed)
+        return prepare_batches(ctx, placed)
 
     @property
     def review(self) -> "Review":
@@ -337,7 +337,7 @@ class Memories:
         def note(name: str) -> AbstractContextManager[dict[str, Any]]:
             return noting(self.config, name, **self.event_figures())
 
-        return Review(self._writer(), self._origin(), note)
+        return Review(self._ctx(), self._origin(), note)
 
     def update(  # noqa: PLR0913 - the fields of a version, and its conditions
         self,
@@ -401,7 +401,7 @@ class Memories:
         """Methods that verify whether memories are still true, and confirm them."""
         from memories.write.truth import Truth
 
-        return Truth(self._writer(), self.judge)
+        return Truth(self._ctx(), self.judge)
 
     def reinforce(self, memory_id: str) -> Memory:
         """Reset a reinforceable memory's decay.
@@ -446,7 +446,7 @@ class Memories:
         lookup, embedder, now = self._lookup, self.embedder, self._now()
         if version is None:
             restored = change.restore(lookup, embedder, memory_id, now)
-            return similar.to_memory_with_twin(self._writer(), restored)
+            return similar.to_memory_with_twin(self._ctx(), restored)
         return self._memory(change.restore_version(lookup, embedder, memory_id, version, now))
 
     def forget(self, memory_id: str) -> Forgotten:
@@ -1122,7 +1122,7 @@ class Memories:
         from memories.write.similar import find_repeats
 
         with noting(self.config, "duplicates", **self.event_figures()) as figures:
-            repeats = find_repeats(self._writer(), self._selector(where))
+            repeats = find_repeats(self._ctx(), self._selector(where))
             for number, repeat in enumerate(islice(repeats, self._limit(limit)), 1):
                 figures["results"] = number
                 yield repeat
@@ -1421,11 +1421,11 @@ class Memories:
         config = self.config._replace(store=self._url or self.config.store)
         return copies_of(config, owns_home=self._scratchpads.owns_home)
 
-    def _writer(self, *, force: bool = False, redact: bool = True) -> "Writer":
-        from memories.write.writer import Writer
+    def _ctx(self, *, force: bool = False, redact: bool = True) -> "WriteContext":
+        from memories.write.write_context import WriteContext
 
         redactor = self._redactor(redact)
-        return Writer(self._lookup, self.embedder, self._now(), self.config, force, redactor)
+        return WriteContext(self._lookup, self.embedder, self._now(), self.config, force, redactor)
 
     def _redactor(self, redact: bool) -> "Redactor | None":
         return self.config.redactor() if redact else None

@@ -33,20 +33,20 @@ from memories.stores.protocol import Store, scan_pages
 from memories.stores.records import Collection, Filter, Record, Ref
 
 if TYPE_CHECKING:
-    from memories.write.writer import Writer
+    from memories.write.write_context import WriteContext
 
 _MOST_PROJECTS = 40  # maximum number of projects whose newest memories are read
 _MARGIN = 4  # read four times as many records as needed, since some memories are not shown
 
 
 def refresh(
-    pad_file: PadFile, writer: "Writer", rules: EntryRules, *, rebuild: bool = False
+    pad_file: PadFile, ctx: "WriteContext", rules: EntryRules, *, rebuild: bool = False
 ) -> Scratchpad:
     """Apply the user's edits to a scratchpad, and bring it up to date with the store.
 
     Args:
         pad_file: The scratchpad.
-        writer: Stores the edits without changing a scratchpad.
+        ctx: The context for storing the edits, which must not change a scratchpad.
         rules: The settings of the scratchpad.
         rebuild: Choose again from all memories, including those that the user has removed.
 
@@ -55,12 +55,12 @@ def refresh(
     """
     with file.exclusive(pad_file):
         return file.retry_overtaken(
-            lambda: _refresh(pad_file, writer, rules, rebuild=rebuild), pad_file
+            lambda: _refresh(pad_file, ctx, rules, rebuild=rebuild), pad_file
         )
 
 
 def _refresh(
-    pad_file: PadFile, writer: "Writer", rules: EntryRules, *, rebuild: bool
+    pad_file: PadFile, ctx: "WriteContext", rules: EntryRules, *, rebuild: bool
 ) -> Scratchpad:
     before = file.fingerprint(pad_file)
     try:
@@ -68,33 +68,33 @@ def _refresh(
     except InvalidInput as exc:  # the file is left unchanged
         if rebuild:
             raise
-        scratchpad = read_store(writer, rules)
+        scratchpad = read_store(ctx, rules)
         return scratchpad._replace(file=str(pad_file.path), notes=(str(exc),))
-    edits = take_over(text, pad_file, writer)
+    edits = take_over(text, pad_file, ctx)
     old = Pad(pad_file.namespace, pad_file.store) if edits.pad is None or rebuild else edits.pad
     with file.clearing_stale(pad_file):
-        selection = _select(writer, rules, old.entries, rebuild=rebuild)
+        selection = _select(ctx, rules, old.entries, rebuild=rebuild)
         fresh = Pad(
             pad_file.namespace,
             pad_file.store,
             waiting=selection.waiting,
-            written=to_iso(writer.now),
+            written=to_iso(ctx.now),
             until=selection.until,
             entries=tuple(selection.entries),
             left_out=() if rebuild else tuple(dict.fromkeys([*old.left_out, *edits.left_out])),
             gone=old.gone,
         )
         fresh = file.write(pad_file, fresh, before)
-    entries = choose(fresh.entries, rules, writer.now, fresh.left_out)
+    entries = choose(fresh.entries, rules, ctx.now, fresh.left_out)
     return Scratchpad(
         tuple(entries), fresh.waiting, str(pad_file.path), edits.notes, tuple(edits.taken)
     )
 
 
-def read_store(writer: "Writer", rules: EntryRules, *, rebuild: bool = False) -> Scratchpad:
+def read_store(ctx: "WriteContext", rules: EntryRules, *, rebuild: bool = False) -> Scratchpad:
     """Return a namespace's scratchpad as read from the store, without using a file."""
-    selection = _select(writer, rules, (), rebuild=rebuild)
-    entries = choose(selection.entries, rules, writer.now)
+    selection = _select(ctx, rules, (), rebuild=rebuild)
+    entries = choose(selection.entries, rules, ctx.now)
     return Scratchpad(tuple(entries), selection.waiting, None)
 
 
@@ -117,7 +117,7 @@ class Edits(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
+def take_over(text: str | None, pad_file: PadFile, ctx: "WriteContext") -> Edits:
     """Store the edits, if any, that the user has made in the text of a scratchpad."""
     if text is None:
         return Edits(None)
@@ -138,9 +138,9 @@ def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
     for entry in pad.entries:
         try:
             if entry.id:
-                taken += _take_over_entry(entry, writer)
+                taken += _take_over_entry(entry, ctx)
             else:
-                memory_id, outcomes = _create(entry, writer)
+                memory_id, outcomes = _create(entry, ctx)
                 added.append(memory_id)
                 taken += outcomes
         except NotFound:
@@ -153,13 +153,15 @@ def take_over(text: str | None, pad_file: PadFile, writer: "Writer") -> Edits:
     left_out = [memory_id for memory_id in pad.left_out if memory_id not in added]
     held = [memory_id for memory_id in pad.held if memory_id not in added]
     pad = pad._replace(left_out=tuple(left_out), held=tuple(held))
-    removed = _unpin_removed(pad, writer, taken, reasons)
+    removed = _unpin_removed(pad, ctx, taken, reasons)
     # Commands that do something else show these sentences too.
     taken = [f"scratchpad: {outcome}" for outcome in taken]
     return Edits(pad, taken, removed, _describe_refused(pad_file, refused, reasons))
 
 
-def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[str]) -> list[str]:
+def _unpin_removed(
+    pad: Pad, ctx: "WriteContext", taken: list[str], reasons: list[str]
+) -> list[str]:
     """Unpin the memories whose entries the user removed, and return their ids."""
     present = {entry.id for entry in pad.entries}
     removed: list[str] = []
@@ -167,7 +169,7 @@ def _unpin_removed(pad: Pad, writer: "Writer", taken: list[str], reasons: list[s
         if memory_id in present:
             continue
         try:
-            if _unpin(memory_id, writer):
+            if _unpin(memory_id, ctx):
                 taken.append(f"memory {memory_id} is unpinned")
             removed.append(memory_id)
         except NotFound:  # the memory was deleted in the meantime
@@ -194,41 +196,41 @@ def _keep(pad_file: PadFile, text: str, reason: str) -> tuple[str, ...]:
     return (f"{reason}; the edits that could not be applied are kept in {copy}",)
 
 
-def _take_over_entry(entry: Entry, writer: "Writer") -> list[str]:
+def _take_over_entry(entry: Entry, ctx: "WriteContext") -> list[str]:
     # only needed to store edits
     from memories.write import change
 
-    latest = writer.lookup.find_own(entry.id)
+    latest = ctx.lookup.find_own(entry.id)
     if latest.ended_at is not None:  # replaced since the file was written, so drop the entry
         return []
     taken: list[str] = []
-    if not _is_unchanged(entry, latest, writer):
+    if not _is_unchanged(entry, latest, ctx):
         if entry.cut is not None:
             raise RequestError(
                 "the scratchpad shows only the beginning of the memory; edit it with: memory edit "
                 f"{entry.id}"
             )
-        update = change.Update(entry.content, Draft(""), (), writer.redactor)
-        new = change.update(writer.lookup, writer.embedder, entry.id, update, writer.now)
+        update = change.Update(entry.content, Draft(""), (), ctx.redactor)
+        new = change.update(ctx.lookup, ctx.embedder, entry.id, update, ctx.now)
         taken.append(f"memory {entry.id} now has version {new.ref.position}")
-        taken += describe_current_again(writer.to_memory(new).current_again)
+        taken += describe_current_again(ctx.to_memory(new).current_again)
     if entry.pinned != change.is_pinned(latest):
-        change.pin(writer.lookup, writer.embedder, entry.id, writer.now, pinned=entry.pinned)
+        change.pin(ctx.lookup, ctx.embedder, entry.id, ctx.now, pinned=entry.pinned)
         taken.append(f"memory {entry.id} is {'pinned' if entry.pinned else 'unpinned'}")
     return taken
 
 
-def _is_unchanged(entry: Entry, latest: Record, writer: "Writer") -> bool:
+def _is_unchanged(entry: Entry, latest: Record, ctx: "WriteContext") -> bool:
     """Return whether the user left an entry's text unchanged, or changed it to the latest text."""
     shown = latest
-    for record in writer.lookup.versions(entry.id):
+    for record in ctx.lookup.versions(entry.id):
         if record.ref.position == entry.version:
             shown = record
-    written = entry_of(shown._replace(ended_at=None), writer.now)
+    written = entry_of(shown._replace(ended_at=None), ctx.now)
     return written is None or entry.content in (written.content, latest.text)
 
 
-def _create(entry: Entry, writer: "Writer") -> tuple[str, list[str]]:
+def _create(entry: Entry, ctx: "WriteContext") -> tuple[str, list[str]]:
     """Store a line added by the user, even if a very similar memory exists.
 
     Returns:
@@ -238,19 +240,19 @@ def _create(entry: Entry, writer: "Writer") -> tuple[str, list[str]]:
     from memories.write.create import prepare_batches
 
     draft = Draft(entry.content, dict(entry.tags), key=entry.key)
-    [batch] = prepare_batches(writer, [draft])
+    [batch] = prepare_batches(ctx, [draft])
     [created] = batch.write()
     if created.memory is None:
-        [batch] = prepare_batches(writer._replace(force=True), [draft])
+        [batch] = prepare_batches(ctx._replace(force=True), [draft])
         [created] = batch.write()
     assert created.memory is not None  # only a duplicate is refused, and `force` accepts it
     if entry.pinned:
-        change.pin(writer.lookup, writer.embedder, created.memory.id, writer.now, pinned=True)
+        change.pin(ctx.lookup, ctx.embedder, created.memory.id, ctx.now, pinned=True)
     outcome = f"memory {created.memory.id} {'was' if created.stored else 'is already'} stored"
     return created.memory.id, [outcome, *describe_current_again(created.current_again)]
 
 
-def _unpin(memory_id: str, writer: "Writer") -> bool:
+def _unpin(memory_id: str, ctx: "WriteContext") -> bool:
     """Unpin a memory that was removed from the file; return whether it was pinned.
 
     Raises:
@@ -258,10 +260,10 @@ def _unpin(memory_id: str, writer: "Writer") -> bool:
     """
     from memories.write import change
 
-    latest = writer.lookup.find_own(memory_id)
+    latest = ctx.lookup.find_own(memory_id)
     if latest.ended_at is not None or not change.is_pinned(latest):
         return False
-    change.pin(writer.lookup, writer.embedder, memory_id, writer.now, pinned=False)
+    change.pin(ctx.lookup, ctx.embedder, memory_id, ctx.now, pinned=False)
     return True
 
 
@@ -283,12 +285,12 @@ class SelectedEntries(NamedTuple):
 
 
 def _select(
-    writer: "Writer", rules: EntryRules, shown: Sequence[Entry], *, rebuild: bool
+    ctx: "WriteContext", rules: EntryRules, shown: Sequence[Entry], *, rebuild: bool
 ) -> SelectedEntries:
-    store, namespace = writer.lookup.store, writer.lookup.namespace
+    store, namespace = ctx.lookup.store, ctx.lookup.namespace
     if rebuild:
-        return select_from_all(store, namespace, rules, writer.now)
-    return select(store, namespace, rules, writer.now, shown)
+        return select_from_all(store, namespace, rules, ctx.now)
+    return select(store, namespace, rules, ctx.now, shown)
 
 
 def select(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memories.search.filters import SearchFilters
     from memories.stores.logged import Change
     from memories.stores.records import Record
-    from memories.write.writer import Writer
+    from memories.write.write_context import WriteContext
 
 # Names in expressions that refer to fields missing from the scratchpad's file.
 _ONLY_IN_STORE = frozenset(
@@ -49,7 +49,7 @@ class Scratchpads:
         owns_home: Whether the files in the home belong to this store, so scratchpads mirror it.
         owns_store: Whether this object opened the store itself. Only then is the stamp of the
             store's file meaningful.
-        writer: Returns the writer for the store.
+        ctx: Returns the context for writing to the store.
         flush_accesses: Saves the pending counts of reads.
     """
 
@@ -75,7 +75,7 @@ class Scratchpads:
         """
         self.config, self.lookup = config, lookup
         self.owns_home = self.owns_store = owns_home
-        self.writer: Callable[[], Writer]
+        self.ctx: Callable[[], WriteContext]
         self.flush_accesses: Callable[[], None]
         self._store, self._channel, self._clock = store, channel, clock
 
@@ -360,8 +360,8 @@ class Scratchpads:
 
         return EntryRules.of(self.config)
 
-    def _editor(self, namespace: str) -> "Writer":
-        """Return a writer that stores a scratchpad's edits without changing scratchpads.
+    def _editor(self, namespace: str) -> "WriteContext":
+        """Return the context in which a scratchpad's edits are stored without changing scratchpads.
 
         Any program may have edited the file. So an edit gets the trust of the command that applies
         it, and only a command at a terminal can have a person's trust. An edit applied by a server
@@ -375,7 +375,7 @@ class Scratchpads:
             return editor if self._channel == "cli" else editor._replace(trust=AGENT)
 
         store = LoggedStore(self._store, "cli", self._clock, origin_of_edit)
-        return self.writer()._replace(lookup=Lookup(store, namespace, (namespace,)))
+        return self.ctx()._replace(lookup=Lookup(store, namespace, (namespace,)))
 
     def _write_metadata(self, pad_file: "PadFile") -> None:
         """Write a namespace's `metadata.json`. If that fails, the next write tries again."""

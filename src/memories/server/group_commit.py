@@ -85,7 +85,7 @@ class _Write(NamedTuple):
     @property
     def store(self) -> Store:
         """The store that the new memories are written to."""
-        return self.batch.writer.store
+        return self.batch.ctx.store
 
 
 class _Outcome(NamedTuple):

@@ -27,7 +27,7 @@ from memories.transfer.sources.items import Item, SourceMessage, add_tag, one_li
 from memories.write.create import Batch, Created, Prepared, prepare_batches
 from memories.write.similar import compare_draft
 from memories.write.turns import Naming, append
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 if TYPE_CHECKING:
     from memories.embedders.protocol import Embedder
@@ -174,7 +174,7 @@ class Importer:
             return LoggedStore(store, "cli", now, lambda: origin, action="import", quota=quota)
 
         self._turns = logged(terms.origin)
-        self._writer = Writer(
+        self._ctx = WriteContext(
             Lookup(logged(statement_origin), terms.namespace, (terms.namespace,)),
             embedder,
             terms.now,
@@ -379,12 +379,12 @@ class Importer:
     def _create(self, drafts: Sequence[Draft]) -> None:
         """Store drafts in batches or, if one of them is refused, one by one."""
         try:
-            batches = list(prepare_batches(self._writer, drafts))
+            batches = list(prepare_batches(self._ctx, drafts))
         except InvalidInput as exc:
             self._store_each(drafts, self._create, exc)
             return
         for batch in batches:
-            with self._writer.store.transaction():
+            with self._ctx.store.transaction():
                 results = self._without_known(batch).write()
             self._count_created(results)
 
@@ -397,7 +397,7 @@ class Importer:
         for prepared in batch.drafts:
             is_known = bool(self._find_imported(prepared.draft))
             if not self._terms.trusted and not is_known:
-                comparison = compare_draft(self._writer, prepared.draft, prepared.vectors)
+                comparison = compare_draft(self._ctx, prepared.draft, prepared.vectors)
                 is_known = comparison.same is not None
             if not is_known:
                 drafts.append(prepared)

@@ -16,7 +16,7 @@ A draft passes through these steps:
 5. One of `_store_new`, `_store_version`, `_store_pending` and `_merge` writes the draft with its
    origin, or the draft is refused. `_store_new` also links the memory to one that it corrects
    (`link_correction`). A memory that supersedes another takes over its links
-   (`Writer.take_links_of`). The result is a `Created`.
+   (`WriteContext.take_links_of`). The result is a `Created`.
 6. The buffered versions are added to the store together, before the next read or patch, when the
    buffer is full, or at the end (`stores.logged.buffered_transaction`). The audit log entry
    follows, and the store commits.
@@ -45,7 +45,7 @@ from memories.write.similar import (
     with_correction,
 )
 from memories.write.suspicion import mark_suspicious
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 if TYPE_CHECKING:
     from memories.write.repetitions import MergeResult
@@ -129,31 +129,31 @@ class Prepared(NamedTuple):
 # --- before the transaction
 
 
-def prepare_batches(writer: Writer, drafts: Sequence[Draft]) -> "Iterator[Batch]":
+def prepare_batches(ctx: WriteContext, drafts: Sequence[Draft]) -> "Iterator[Batch]":
     """Redact, check and embed drafts; yield them in batches, one for each transaction."""
-    checked = [_redact_and_check(writer, draft) for draft in drafts]
-    size = BATCH if writer.force else BATCH_COMPARED
+    checked = [_redact_and_check(ctx, draft) for draft in drafts]
+    size = BATCH if ctx.force else BATCH_COMPARED
     for start in range(0, len(checked), size):
         batch = checked[start : start + size]
         texts = [prepared.draft.content for prepared in batch]
-        embedded = embed_to_store(writer.embedder, texts)
+        embedded = embed_to_store(ctx.embedder, texts)
         with_vectors = [
             prepared._replace(vectors=vectors)
             for prepared, vectors in zip(batch, embedded.vectors, strict=True)
         ]
-        yield Batch(writer, with_vectors, embedded.note)
+        yield Batch(ctx, with_vectors, embedded.note)
 
 
-def _redact_and_check(writer: Writer, draft: Draft) -> Prepared:
+def _redact_and_check(ctx: WriteContext, draft: Draft) -> Prepared:
     """Return a draft in its stored form, without secrets, with the anchors found in its text; no
     later step sees the original.
     """
     kinds: list[str] = []
-    if writer.redactor is not None:
-        draft, kinds = versions.redact(draft, writer.redactor)
+    if ctx.redactor is not None:
+        draft, kinds = versions.redact(draft, ctx.redactor)
     draft = replace(draft, content=validate.content(draft.content))
-    draft, secrets_in_anchors = writer.anchoring.prepare(versions.check_fields(draft))
-    anchors = writer.anchoring.discover(draft)
+    draft, secrets_in_anchors = ctx.anchoring.prepare(versions.check_fields(draft))
+    anchors = ctx.anchoring.discover(draft)
     return Prepared(draft, (*kinds, *secrets_in_anchors), anchors=anchors)
 
 
@@ -164,32 +164,32 @@ class Batch(NamedTuple):
     """Prepared drafts to store in one transaction.
 
     Attributes:
-        writer: Writes them to its namespace.
+        ctx: The context for writing them; its namespace contains them.
         drafts: The drafts, in order.
         vectors_note: Why the drafts have no vectors although there is an embedder; usually empty.
     """
 
-    writer: Writer
+    ctx: WriteContext
     drafts: Sequence[Prepared]
     vectors_note: str
 
     def with_store(self, store: Store) -> "Batch":
         """Return this batch with another store, such as a wrapper; see `stores.wrapper`."""
-        lookup = self.writer.lookup._replace(store=store)
-        return self._replace(writer=self.writer._replace(lookup=lookup))
+        lookup = self.ctx.lookup._replace(store=store)
+        return self._replace(ctx=self.ctx._replace(lookup=lookup))
 
     def write(self) -> list[Created]:
         """Store the drafts in a transaction, which may be part of another one."""
-        writer = self.writer
-        if self.vectors_note and writer.embedder is not None:
+        ctx = self.ctx
+        if self.vectors_note and ctx.embedder is not None:
             # The store checks the model of each vector, but here there are none.
-            where = Filter(Collection.MEMORY, (writer.lookup.namespace,))
-            refuse_other_model(writer.store, writer.embedder.space, where)
+            where = Filter(Collection.MEMORY, (ctx.lookup.namespace,))
+            refuse_other_model(ctx.store, ctx.embedder.space, where)
         results: list[Created] = []
-        with buffered_transaction(writer.store) as store:
-            buffered_writer = self.with_store(store).writer
+        with buffered_transaction(ctx.store) as store:
+            buffered_ctx = self.with_store(store).ctx
             for prepared in self.drafts:
-                created = _store_draft(buffered_writer, prepared)
+                created = _store_draft(buffered_ctx, prepared)
                 note = self._make_note(created)
                 results.append(replace(created, note=note, redacted=prepared.redacted))
         return results
@@ -203,7 +203,7 @@ class Batch(NamedTuple):
             notes.append(self.vectors_note)
         is_new_expiry = created.stored or "valid_until" in created.merged
         if is_new_expiry and created.memory is not None:
-            notes.append(_describe_expiry(created.memory, self.writer.now))
+            notes.append(_describe_expiry(created.memory, self.ctx.now))
         # `answers.shapes.hint_of` already says that this memory is current again.
         said = created.id if created.corrects else None
         notes += describe_current_again([name for name in created.current_again if name != said])
@@ -229,25 +229,25 @@ def _describe_expiry(memory: Memory, now: datetime) -> str:
     return f"the memory has already expired: it is valid only until {day}"
 
 
-def _store_draft(writer: Writer, prepared: Prepared) -> Created:
+def _store_draft(ctx: WriteContext, prepared: Prepared) -> Created:
     """Store a draft, unless it is a duplicate, a repetition or a retry.
 
     If this ends or changes memories, their links pass to the new memory or to their neighbours in
     the chain of corrections, and the result names the memories that are current again.
     """
-    retry = _find_retry(writer, prepared.draft)
+    retry = _find_retry(ctx, prepared.draft)
     if retry is not None:
         return retry
-    prepared = _look_up_superseded(writer, prepared)
+    prepared = _look_up_superseded(ctx, prepared)
     draft, former = prepared.draft, None
     if draft.pending:
-        return _store_pending(writer, prepared)
+        return _store_pending(ctx, prepared)
     if draft.key is not None:
-        former = writer.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
+        former = ctx.lookup.find_by_key(versions.scoped_key(draft.key, draft.tags))
     if former is not None:
-        created = _store_version(writer, prepared, former)
+        created = _store_version(ctx, prepared, former)
     else:
-        created, former = _store_unless_known(writer, prepared)
+        created, former = _store_unless_known(ctx, prepared)
     if created.memory is None:
         return created
     changed = filter(None, (prepared.superseded, former))
@@ -256,50 +256,50 @@ def _store_draft(writer: Writer, prepared: Prepared) -> Created:
         return created
     from memories.write.links import add_current_again
 
-    record = writer.take_links_of(prepared.superseded, created.memory)
-    record = add_current_again(writer.store, record, before, writer.now)
-    memory = writer.to_memory(record)
+    record = ctx.take_links_of(prepared.superseded, created.memory)
+    record = add_current_again(ctx.store, record, before, ctx.now)
+    memory = ctx.to_memory(record)
     corrects = memory.corrects if created.stored else created.corrects
     return replace(created, memory=memory, corrects=corrects)
 
 
-def _store_unless_known(writer: Writer, prepared: Prepared) -> tuple[Created, Record | None]:
+def _store_unless_known(ctx: WriteContext, prepared: Prepared) -> tuple[Created, Record | None]:
     """Store a draft without a key, or with a new one, unless it repeats a memory. Return the
     result, and the former state of the memory with the same text, if any.
     """
     draft = prepared.draft
     comparison = Comparison()
-    if not writer.force:
-        comparison = compare_draft(writer, draft, prepared.vectors)
+    if not ctx.force:
+        comparison = compare_draft(ctx, draft, prepared.vectors)
     # A key identifies the memory to write, so a draft with a key is never refused as a duplicate.
     if draft.key is None and comparison.same is not None:
-        return _merge(writer, prepared, comparison.same), comparison.same
+        return _merge(ctx, prepared, comparison.same), comparison.same
     if draft.key is None and comparison.duplicates:
         return Created(stored=False, memory=None, duplicates=comparison.duplicates), None
-    return _store_new(writer, prepared, comparison), None
+    return _store_new(ctx, prepared, comparison), None
 
 
-def _find_retry(writer: Writer, draft: Draft) -> Created | None:
+def _find_retry(ctx: WriteContext, draft: Draft) -> Created | None:
     """Return the earlier result for a retried draft, or a refusal if its id belongs to another
     text. Return None if the draft has no id or a new one; with `Draft.fresh`, the id is not looked
     up.
     """
     if draft.id is None or draft.fresh:
         return None
-    where = Filter(Collection.MEMORY, (writer.lookup.namespace,), state="any", group=draft.id)
-    for first in writer.store.scan(where, limit=1):
+    where = Filter(Collection.MEMORY, (ctx.lookup.namespace,), state="any", group=draft.id)
+    for first in ctx.store.scan(where, limit=1):
         if first.text != draft.content:
             note = (
                 f"the id {draft.id} belongs to a memory with different content; give this text "
                 "a different id"
             )
             return Created(stored=False, memory=None, note=note)
-        [latest] = writer.store.scan(where, limit=1, newest_first=True)
-        return _report_created(writer, latest)
+        [latest] = ctx.store.scan(where, limit=1, newest_first=True)
+        return _report_created(ctx, latest)
     return None
 
 
-def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
+def _look_up_superseded(ctx: WriteContext, prepared: Prepared) -> Prepared:
     """Look up the memory that a draft supersedes. It must be in the draft's namespace, since a
     memory that others can read must not be superseded by one that they can't.
     """
@@ -307,32 +307,32 @@ def _look_up_superseded(writer: Writer, prepared: Prepared) -> Prepared:
     if memory_id is None:
         return prepared
     try:
-        superseded = writer.lookup.own.find_live(memory_id)
+        superseded = ctx.lookup.own.find_live(memory_id)
     except (NotFound, InvalidInput):
-        other = writer.lookup.find(memory_id)
+        other = ctx.lookup.find(memory_id)
         raise InvalidInput(
             f"the memory to replace is in namespace {other.ref.namespace}, but the new one would "
-            f"be in {writer.lookup.namespace}; write it to {other.ref.namespace} instead"
+            f"be in {ctx.lookup.namespace}; write it to {other.ref.namespace} instead"
         ) from None
     draft = replace(prepared.draft, supersedes=superseded.ref.group)
     # A draft that awaits review doesn't supersede anything until it is accepted.
     return prepared._replace(draft=draft, superseded=None if draft.pending else superseded)
 
 
-def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Created:
+def _store_new(ctx: WriteContext, prepared: Prepared, comparison: Comparison) -> Created:
     """Store a draft as a new memory."""
     superseded = prepared.superseded
-    draft = writer.anchoring.set_for_new(prepared.draft, prepared.anchors)
-    created_at = draft.created_at or writer.now
+    draft = ctx.anchoring.set_for_new(prepared.draft, prepared.anchors)
+    created_at = draft.created_at or ctx.now
     memory_id = draft.id or new_id(created_at)
     record = versions.first_version(
-        draft, memory_id, writer.lookup.namespace, created_at, prepared.redacted
+        draft, memory_id, ctx.lookup.namespace, created_at, prepared.redacted
     )
     # The record needs its origin now, since the result shows it.
-    record = stamp_record(writer.store, mark_suspicious(record))
+    record = stamp_record(ctx.store, mark_suspicious(record))
     # This must precede `link_correction`, which skips memories that the superseded one still
     # corrects.
-    writer.retire(superseded, memory_id, created_at)
+    ctx.retire(superseded, memory_id, created_at)
     if comparison.to_correct:
         from memories.write.links import (
             link_correction,
@@ -340,24 +340,24 @@ def _store_new(writer: Writer, prepared: Prepared, comparison: Comparison) -> Cr
 
         is_newest = draft.created_at is None
         record = link_correction(
-            writer.store, record, comparison.to_correct, now=writer.now, is_newest=is_newest
+            ctx.store, record, comparison.to_correct, now=ctx.now, is_newest=is_newest
         )
-    append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    similar_to = choose_similar_to(writer, draft, comparison, prepared.vectors)
+    append_as_stamped(ctx.store, [record._replace(vectors=prepared.vectors)])
+    similar_to = choose_similar_to(ctx, draft, comparison, prepared.vectors)
     if comparison.to_correct:
         # These memories were read before the link was made.
-        similar_to = tuple(with_correction(writer, similar) for similar in similar_to)
-    return _report_created(writer, record, similar_to)
+        similar_to = tuple(with_correction(ctx, similar) for similar in similar_to)
+    return _report_created(ctx, record, similar_to)
 
 
-def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Created:
+def _store_version(ctx: WriteContext, prepared: Prepared, latest: Record) -> Created:
     """Store a draft as the next version of the memory with its key. Fields that the draft doesn't
     set keep their values.
     """
     from memories.write.links import update_links_after_change, update_links_after_restating
 
     superseded = prepared.superseded
-    draft = writer.anchoring.set_for_next_version(latest, prepared.draft, prepared.anchors)
+    draft = ctx.anchoring.set_for_next_version(latest, prepared.draft, prepared.anchors)
     if superseded is not None and superseded.ref.group == latest.ref.group:
         superseded = None  # a memory can't replace itself
     fields: dict[str, Any] = {"redacted": " ".join(prepared.redacted) or None}
@@ -366,8 +366,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         fields["supersedes"] = draft.supersedes
     tags = tags_of(latest.labels)
     labels = validate.tags({**tags, **draft.tags})
-    written_at = draft.created_at or writer.now
-    latest = writer.retire_for(superseded, latest, written_at)
+    written_at = draft.created_at or ctx.now
+    latest = ctx.retire_for(superseded, latest, written_at)
 
     has_same_fields = all(latest.fields.get(name) == value for name, value in fields.items())
     is_unchanged = draft.content == latest.text and labels == tags and has_same_fields
@@ -375,8 +375,8 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
     is_stable = versions.decay_policy(latest) is DecayPolicy.STABLE
     if is_unchanged and is_stable and superseded is None:
         draft = replace(draft, supersedes=None)
-        repetition = writer.make_repetition(latest, draft, prepared.vectors)
-        return _report_merged(writer, repetition.merge())
+        repetition = ctx.make_repetition(latest, draft, prepared.vectors)
+        return _report_merged(ctx, repetition.merge())
     record = versions.next_version(
         latest,
         "update",
@@ -386,59 +386,59 @@ def _store_version(writer: Writer, prepared: Prepared, latest: Record) -> Create
         labels=labels,
         fields=fields,
     )
-    record = stamp_record(writer.store, mark_suspicious(record))
+    record = stamp_record(ctx.store, mark_suspicious(record))
     if record.text == latest.text:
-        record = update_links_after_restating(writer.store, latest, record)
+        record = update_links_after_restating(ctx.store, latest, record)
     else:
-        record = update_links_after_change(writer.store, latest, record)
-    writer.store.patch([versions.end_version(latest, record.created_at, "update")])
-    append_as_stamped(writer.store, [record._replace(vectors=prepared.vectors)])
-    return _report_created(writer, record)
+        record = update_links_after_change(ctx.store, latest, record)
+    ctx.store.patch([versions.end_version(latest, record.created_at, "update")])
+    append_as_stamped(ctx.store, [record._replace(vectors=prepared.vectors)])
+    return _report_created(ctx, record)
 
 
-def _merge(writer: Writer, prepared: Prepared, same: Record) -> Created:
+def _merge(ctx: WriteContext, prepared: Prepared, same: Record) -> Created:
     """Merge a draft into the memory with the same text."""
-    same = writer.retire_for(prepared.superseded, same, writer.now)
-    repetition = writer.make_repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
-    return _report_merged(writer, repetition.merge())
+    same = ctx.retire_for(prepared.superseded, same, ctx.now)
+    repetition = ctx.make_repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
+    return _report_merged(ctx, repetition.merge())
 
 
-def _store_pending(writer: Writer, prepared: Prepared) -> Created:
+def _store_pending(ctx: WriteContext, prepared: Prepared) -> Created:
     """Store a draft for review, unless the same text is already known, awaits review, or was
     rejected.
     """
     draft = prepared.draft
-    if writer.force:
-        return _store_new(writer, prepared, Comparison())
-    live, pending = writer.lookup.own.where(), writer.lookup.where_pending()
+    if ctx.force:
+        return _store_new(ctx, prepared, Comparison())
+    live, pending = ctx.lookup.own.where(), ctx.lookup.where_pending()
     rejected = pending._replace(ended_by="delete")
     for where in (live, pending, rejected):
-        comparison = compare_draft(writer, draft, prepared.vectors, where)
+        comparison = compare_draft(ctx, draft, prepared.vectors, where)
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
-            repetition = writer.make_repetition(same, draft, prepared.vectors)
+            repetition = ctx.make_repetition(same, draft, prepared.vectors)
             # A memory that was accepted, and deleted later, was not rejected.
             is_known = versions.is_unaccepted(same)
             if where is live:
                 is_known = not repetition.was_corrected()
             if is_known:
-                return _report_merged(writer, repetition.merge_nothing())
+                return _report_merged(ctx, repetition.merge_nothing())
         elif draft.key is None and comparison.duplicates and where is not rejected:
             return Created(stored=False, memory=None, duplicates=comparison.duplicates)
-    return _store_new(writer, prepared, Comparison())
+    return _store_new(ctx, prepared, Comparison())
 
 
 def _report_created(
-    writer: Writer, record: Record, similar_to: tuple[Similar, ...] = ()
+    ctx: WriteContext, record: Record, similar_to: tuple[Similar, ...] = ()
 ) -> Created:
     """Return the result for a draft that became a new memory or version."""
-    memory = writer.to_memory(record)
+    memory = ctx.to_memory(record)
     return Created(stored=True, memory=memory, similar_to=similar_to, corrects=memory.corrects)
 
 
-def _report_merged(writer: Writer, result: "MergeResult") -> Created:
+def _report_merged(ctx: WriteContext, result: "MergeResult") -> Created:
     """Return the result for a draft with the text of a stored memory."""
-    memory = writer.to_memory(result.record)
+    memory = ctx.to_memory(result.record)
     return Created(
         stored=False,
         memory=memory,

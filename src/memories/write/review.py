@@ -25,7 +25,7 @@ from memories.write.create import BATCH_COMPARED
 from memories.write.links import find_current_again, link_correction, update_links_after_change
 from memories.write.similar import Comparison, Similar, compare_draft, read_vectors
 from memories.write.suspicion import mark_suspicious
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 _WORD = re.compile(r"\w+")
 # Channels of programs, which are not allowed to review memories, since they would accept anything.
@@ -114,16 +114,16 @@ class _Undo(Exception):
 class Review:
     """One namespace's memories that await review, and the decisions on them: `Memories.review`."""
 
-    def __init__(self, writer: Writer, origin: Origin, noting: Noting) -> None:
+    def __init__(self, ctx: WriteContext, origin: Origin, noting: Noting) -> None:
         """Initialize; nothing is read yet.
 
         Args:
-            writer: Compares and writes accepted memories.
+            ctx: The context in which accepted memories are compared and written.
             origin: The origin of the decisions.
             noting: Records a decision; see `memories.core.events.noting`.
         """
-        self._writer, self._origin, self._noting = writer, origin, noting
-        self._lookup: Lookup = writer.lookup
+        self._ctx, self._origin, self._noting = ctx, origin, noting
+        self._lookup: Lookup = ctx.lookup
 
     def page(
         self, *, limit: int = 100, cursor: str | None = None, **filters: Unpack[ReviewFilters]
@@ -143,7 +143,7 @@ class Review:
             records += [record for record in page if _fits(record, filters)]
             if cursor is None:
                 break
-        return Page(tuple(map(self._writer.to_memory, records)), cursor)
+        return Page(tuple(map(self._ctx.to_memory, records)), cursor)
 
     def count(self) -> int:
         """Return the number of versions that await review."""
@@ -157,14 +157,14 @@ class Review:
             for memory in memories
         ]
         records = {record.ref: record for record in store.read(refs)}
-        vectors = read_vectors(self._writer, list(records.values()))
+        vectors = read_vectors(self._ctx, list(records.values()))
         rivals: list[Rivals] = []
         for ref in refs:
             if ref not in records:  # another person has reviewed it in the meantime
                 rivals.append(Rivals(None, (), ()))
                 continue
             record = records[ref]
-            comparison = compare_draft(self._writer, versions.to_draft(record), vectors.get(ref))
+            comparison = compare_draft(self._ctx, versions.to_draft(record), vectors.get(ref))
             duplicates = comparison.duplicates
             if comparison.same is not None:
                 same = comparison.same
@@ -225,16 +225,16 @@ class Review:
                 raise InvalidInput(
                     "new content can be given for only one memory; accept the others separately"
                 )
-            if self._writer.redactor is not None:
-                content = self._writer.redactor.text(content).text
+            if self._ctx.redactor is not None:
+                content = self._ctx.redactor.text(content).text
             content = validate.content(content)
-        writer = self._writer._replace(force=force)
+        ctx = self._ctx._replace(force=force)
         results: list[Reviewed] = []
         done = 0
         with add_count_to_errors(lambda: done, "accepted"):
             for batch in by_count(records, BATCH_COMPARED):
                 texts = [content or record.text for record in batch]
-                embedded = embed_to_store(writer.embedder, texts)
+                embedded = embed_to_store(ctx.embedder, texts)
                 accepted: list[tuple[Reviewed, Sequence[Record]]] = []
                 try:
                     with self._lookup.store.transaction():
@@ -243,10 +243,10 @@ class Review:
                             if pending is None:
                                 continue
                             if _is_suspicious(pending) and not suspicious:
-                                memory = writer.to_memory(pending)
+                                memory = ctx.to_memory(pending)
                                 accepted.append((Reviewed(pending.ref.group, False, memory), ()))
                             else:
-                                accepted.append(self._accept(writer, pending, content, vectors))
+                                accepted.append(self._accept(ctx, pending, content, vectors))
                         results += map(self._name_current_again, accepted)
                         if dry_run:
                             raise _Undo
@@ -285,7 +285,7 @@ class Review:
                             patches += self._end_older_versions(record)
                         store.patch(patches)
                 for record in pending:
-                    memory = self._writer.to_memory(record._replace(ended_by="delete"))
+                    memory = self._ctx.to_memory(record._replace(ended_by="delete"))
                     results.append(Reviewed(record.ref.group, True, memory))
                 if not dry_run:
                     written = len(results)
@@ -308,7 +308,7 @@ class Review:
                 raise InvalidInput(
                     f'there is no filter "{name}"; use {", ".join(ReviewFilters.__annotations__)}'
                 )
-        where = apply_filters(self._lookup.where_pending(), filters, self._writer.now)
+        where = apply_filters(self._lookup.where_pending(), filters, self._ctx.now)
         labels = {HELD: "1", **where.labels}
         if filters.get("import_id") is not None:
             labels[IMPORT] = validate.one_line(str(filters["import_id"]), "import id")
@@ -347,20 +347,20 @@ class Review:
     def _name_current_again(self, accepted: tuple[Reviewed, Sequence[Record]]) -> Reviewed:
         """Return a result with the ids of the memories that are current again."""
         review, before = accepted
-        current_again = find_current_again(self._lookup.store, before, self._writer.now)
+        current_again = find_current_again(self._lookup.store, before, self._ctx.now)
         return review._replace(current_again=current_again)
 
     def _accept(
-        self, writer: Writer, record: Record, content: str | None, vectors: Any
+        self, ctx: WriteContext, record: Record, content: str | None, vectors: Any
     ) -> tuple[Reviewed, Sequence[Record]]:
         """Accept a memory; return the result, and the former state of the memories that it ended or
         changed.
         """
-        applied = tidy.apply(writer, record) if content is None else None
+        applied = tidy.apply(ctx, record) if content is None else None
         if applied is not None:
             outdated = {tidy.OUTDATED: None if applied.is_done else 1}
             ended = self._end(record, "supersede", superseded_by=applied.target, **outdated)
-            memory, is_outdated = writer.to_memory(ended), not applied.is_done
+            memory, is_outdated = ctx.to_memory(ended), not applied.is_done
             review = Reviewed(record.ref.group, True, memory, is_outdated=is_outdated)
             return review, () if applied.ended is None else (applied.ended,)
         draft = versions.to_draft(record)
@@ -370,18 +370,18 @@ class Review:
         latest = None
         if record.key is not None:
             latest = self._lookup.find_by_key(record.key)
-        reviewed = self._accept_draft(writer, record, draft, vectors, superseded, latest)
+        reviewed = self._accept_draft(ctx, record, draft, vectors, superseded, latest)
         if not reviewed.done:
             return reviewed, ()
         before = [each for each in filter(None, (superseded, latest)) if versions.has_link(each)]
         if before:
-            memory = writer.to_memory(writer.take_links_of(superseded, reviewed.memory))
+            memory = ctx.to_memory(ctx.take_links_of(superseded, reviewed.memory))
             reviewed = reviewed._replace(memory=memory)
         return reviewed, before
 
     def _accept_draft(
         self,
-        writer: Writer,
+        ctx: WriteContext,
         record: Record,
         draft: Draft,
         vectors: Any,
@@ -391,7 +391,7 @@ class Review:
         """Store an accepted memory, unless it repeats a live one.
 
         Args:
-            writer: Compares and writes it.
+            ctx: The context in which it is compared and written.
             record: The memory.
             draft: The memory as a draft, with the content to store.
             vectors: The vectors of that content.
@@ -400,29 +400,29 @@ class Review:
         """
         if latest is not None:
             if superseded is not None and superseded.ref.group != latest.ref.group:
-                latest = writer.retire_for(superseded, latest, writer.now)
+                latest = ctx.retire_for(superseded, latest, ctx.now)
             else:
                 draft = replace(draft, supersedes=None)
             return self._add_version(latest, record, draft, vectors)
-        comparison = Comparison() if writer.force else compare_draft(writer, draft, vectors)
+        comparison = Comparison() if ctx.force else compare_draft(ctx, draft, vectors)
         if draft.key is None and comparison.same is not None:
-            repetition = writer.make_repetition(comparison.same, draft, vectors)
+            repetition = ctx.make_repetition(comparison.same, draft, vectors)
             if not repetition.was_corrected():
                 same = comparison.same
-                writer.retire(superseded, same.ref.group, writer.now)
+                ctx.retire(superseded, same.ref.group, ctx.now)
                 self._end_as_said_by(record, same)
                 not_merged = repetition.merge_nothing().not_merged
-                memory = writer.to_memory(same)
+                memory = ctx.to_memory(same)
                 return Reviewed(record.ref.group, True, memory, not_merged=not_merged)
         if draft.key is None and comparison.duplicates:
-            memory = writer.to_memory(record)
+            memory = ctx.to_memory(record)
             return Reviewed(record.ref.group, False, memory, comparison.duplicates)
-        writer.retire(superseded, record.ref.group, writer.now)
+        ctx.retire(superseded, record.ref.group, ctx.now)
         if draft.content != record.text:
             new = self._make_live_edited(record, draft, comparison, vectors)
         else:
             new = self._make_live(record, comparison)
-        memory = writer.to_memory(new)
+        memory = ctx.to_memory(new)
         return Reviewed(record.ref.group, True, memory, similar_to=comparison.differing)
 
     def _find_superseded(self, draft: Draft, record: Record) -> Record | None:
@@ -442,7 +442,7 @@ class Review:
         vectors: Any,
     ) -> Record:
         """Add the edited content as a version by the person who accepts it."""
-        store, now, labels = self._lookup.store, self._writer.now, tags_of(record.labels)
+        store, now, labels = self._lookup.store, self._ctx.now, tags_of(record.labels)
         new = versions.next_version(
             record, "update", now, restarts_decay=True, text=draft.content, labels=labels
         )
@@ -453,7 +453,7 @@ class Review:
         return new
 
     def _make_live(self, record: Record, comparison: Comparison) -> Record:
-        store, now = self._lookup.store, self._writer.now
+        store, now = self._lookup.store, self._ctx.now
         new = link_correction(store, record, comparison.to_correct, now=now, at=now)
         acceptance = self._acceptance_fields()
         links = {name: new.fields.get(name) for name in versions.LINK}
@@ -465,7 +465,7 @@ class Review:
         """Accept a memory as the next version of the live memory with the same key. The version
         keeps the accepted memory's writer.
         """
-        store, now = self._lookup.store, self._writer.now
+        store, now = self._lookup.store, self._ctx.now
         labels = {**tags_of(latest.labels), **draft.tags}
         fields = versions.declared_fields(draft) | self._acceptance_fields()
         if draft.supersedes is not None:
@@ -490,7 +490,7 @@ class Review:
             new = stamp_record(store, mark_suspicious(new))
             store.append([new._replace(vectors=vectors)])
         self._end_as_said_by(record, new)
-        return Reviewed(record.ref.group, True, self._writer.to_memory(new))
+        return Reviewed(record.ref.group, True, self._ctx.to_memory(new))
 
     def _end_as_said_by(self, record: Record, other: Record) -> None:
         """End an accepted record, since another memory already says the same thing."""
@@ -517,7 +517,7 @@ class Review:
     def _acceptance_fields(self) -> dict[str, Any]:
         origin = self._origin
         return {
-            "accepted_at": to_millis(self._writer.now),
+            "accepted_at": to_millis(self._ctx.now),
             "accepted_by": f"{origin.by}@{origin.host} ({origin.trust}, {origin.channel})",
         }
 

@@ -15,7 +15,7 @@ from memories.read.replacements import REPLACES, score_replacement
 from memories.stores.protocol import scan_pages
 from memories.stores.records import Candidate, Collection, Filter, Record, Ref
 from memories.write.compare.quick_checks import may_be_related
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 if TYPE_CHECKING:
     from memories.read.selector import Selector
@@ -91,7 +91,7 @@ class Comparison(NamedTuple):
 
 
 def compare_draft(
-    writer: Writer,
+    ctx: WriteContext,
     draft: Draft,
     vectors: Any,
     where: Filter | None = None,
@@ -106,10 +106,10 @@ def compare_draft(
         older_than: The draft may repeat only memories whose ids precede this one.
     """
     threshold = 1.0
-    if writer.embedder is not None:
-        threshold = writer.embedder.space.duplicate
-    where = where or Filter(Collection.MEMORY, (writer.lookup.namespace,))
-    rivals = _find_rivals(writer, draft, vectors, where)
+    if ctx.embedder is not None:
+        threshold = ctx.embedder.space.duplicate
+    where = where or Filter(Collection.MEMORY, (ctx.lookup.namespace,))
+    rivals = _find_rivals(ctx, draft, vectors, where)
     related: list[Candidate] = []
     for rival in rivals:
         text = rival.record.text
@@ -117,12 +117,12 @@ def compare_draft(
             related.append(rival)
     if not related:
         return Comparison(rivals=rivals)
-    comparison = _compare_words(writer, draft, vectors, related, threshold, older_than)
+    comparison = _compare_words(ctx, draft, vectors, related, threshold, older_than)
     return comparison._replace(rivals=rivals)
 
 
 def _compare_words(
-    writer: Writer,
+    ctx: WriteContext,
     draft: Draft,
     vectors: Any,
     related: Sequence[Candidate],
@@ -148,37 +148,37 @@ def _compare_words(
             explain=len(differing) < MAX_SIMILAR,
         )
         if relation in (Relation.SAME, Relation.DUPLICATE):
-            if any(draft.tags.get(key) != record.labels.get(key) for key in writer.within):
+            if any(draft.tags.get(key) != record.labels.get(key) for key in ctx.within):
                 continue
             if older_than is not None and record.ref.group >= older_than:
                 continue
             if relation is Relation.SAME:
                 same.append(record)
             else:
-                duplicates.append(_to_similar(writer, candidate, difference))
+                duplicates.append(_to_similar(ctx, candidate, difference))
             continue
         new, old = draft.content, record.text
-        is_open = len(corrected) < _MAX_CORRECTED and _is_open_to_correction(writer, record, draft)
+        is_open = len(corrected) < _MAX_CORRECTED and _is_open_to_correction(ctx, record, draft)
         if is_open and is_correction(new, old, similarity, threshold=threshold):
             corrected.append(record)
             relation = Relation.DIFFERS
             if not difference:  # the texts are too dissimilar; describe their difference anyway
                 difference = compare_texts(new, old, 1.0, threshold=1.0).difference
         if relation is Relation.DIFFERS:
-            differing.append(_to_similar(writer, candidate, difference))
+            differing.append(_to_similar(ctx, candidate, difference))
     if older_than is not None:
         same.reverse()  # so that all copies of a text repeat the first one
     return Comparison(
-        same=_choose_repeated(writer, same, draft, vectors),
+        same=_choose_repeated(ctx, same, draft, vectors),
         duplicates=tuple(duplicates[:MAX_SIMILAR]),
         differing=tuple(differing[:MAX_SIMILAR]),
         to_correct=tuple(corrected),
     )
 
 
-def compare_stored(writer: Writer, record: Record, vectors: Any) -> Comparison:
+def compare_stored(ctx: WriteContext, record: Record, vectors: Any) -> Comparison:
     """Compare a stored memory with the others, as if it were new. It may repeat only older ones."""
-    return compare_draft(writer, _make_draft(record), vectors, older_than=record.ref.group)
+    return compare_draft(ctx, _make_draft(record), vectors, older_than=record.ref.group)
 
 
 def _make_draft(record: Record) -> Draft:
@@ -187,28 +187,28 @@ def _make_draft(record: Record) -> Draft:
     return Draft(record.text, tags_of(record.labels), supersedes=record.ref.group)
 
 
-def to_memory_with_twin(writer: Writer, record: Record) -> Memory:
+def to_memory_with_twin(ctx: WriteContext, record: Record) -> Memory:
     """Return a restored memory with the id of another current memory with the same text, if any.
 
     A memory that awaits review is compared when it is accepted.
     """
-    memory = writer.to_memory(record)
+    memory = ctx.to_memory(record)
     if memory.pending:
         return memory
-    vectors = read_vectors(writer, [record]).get(record.ref)
-    same = compare_draft(writer, _make_draft(record), vectors).same
+    vectors = read_vectors(ctx, [record]).get(record.ref)
+    same = compare_draft(ctx, _make_draft(record), vectors).same
     return memory if same is None else replace(memory, same_as=same.ref.group)
 
 
-def read_vectors(writer: Writer, records: Sequence[Record]) -> Mapping[Ref, Any]:
+def read_vectors(ctx: WriteContext, records: Sequence[Record]) -> Mapping[Ref, Any]:
     """Return the vectors of stored memories, for comparing them; empty without an embedder."""
-    if writer.embedder is None:
+    if ctx.embedder is None:
         return {}
-    return writer.store.vectors([record.ref for record in records])
+    return ctx.store.vectors([record.ref for record in records])
 
 
 def choose_similar_to(
-    writer: Writer, draft: Draft, comparison: Comparison, vectors: Any
+    ctx: WriteContext, draft: Draft, comparison: Comparison, vectors: Any
 ) -> tuple[Similar, ...]:
     """Return the memories for `Created.similar_to`: those closest to the draft's subject. The draft
     may replace one of them.
@@ -221,7 +221,7 @@ def choose_similar_to(
     chosen = {similar.id: similar for similar in comparison.differing}
     scored = [
         (score, candidate)
-        for score, candidate in score_rivals(writer, draft, comparison.rivals, vectors)
+        for score, candidate in score_rivals(ctx, draft, comparison.rivals, vectors)
         if candidate.record.ref.group not in chosen
     ]
     best_score = max((score for score, _ in scored), default=0.0)
@@ -231,12 +231,12 @@ def choose_similar_to(
         old_value = {*query_terms(old_text)} - {*query_terms(draft.content)}
         closest = [rival for rival in closest if old_value <= {*query_terms(rival.record.text)}]
     for candidate in closest:
-        chosen.setdefault(candidate.record.ref.group, _to_similar(writer, candidate, ""))
+        chosen.setdefault(candidate.record.ref.group, _to_similar(ctx, candidate, ""))
     return tuple(chosen.values())[:MAX_SIMILAR]
 
 
 def score_rivals(
-    writer: Writer, draft: Draft, rivals: Sequence[Candidate], vectors: Any
+    ctx: WriteContext, draft: Draft, rivals: Sequence[Candidate], vectors: Any
 ) -> list[tuple[float, Candidate]]:
     """Return the memories that a draft may replace, each with its score, highest first.
 
@@ -245,11 +245,11 @@ def score_rivals(
         rivals: Memories that resemble it, most similar first.
         vectors: The draft's vectors.
     """
-    space = None if writer.embedder is None else writer.embedder.space
+    space = None if ctx.embedder is None else ctx.embedder.space
     scored: list[tuple[float, Candidate]] = []
     for candidate in rivals[:_MAX_SCORED]:
         record = candidate.record
-        if versions.is_corrected(record, writer.now):
+        if versions.is_corrected(record, ctx.now):
             continue
         score = score_replacement(draft.content, record.text, candidate.similarity, space, vectors)
         if record.ref.group in draft.seen:
@@ -260,7 +260,7 @@ def score_rivals(
     return scored
 
 
-def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
+def _find_rivals(ctx: WriteContext, draft: Draft, vectors: Any, where: Filter) -> list[Candidate]:
     """Return the candidates for a comparison, except memories with a low confidence or from other
     projects. The most similar come first and, of equally similar ones, the newest.
     """
@@ -270,15 +270,13 @@ def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> l
     rivals: list[Candidate] = []
     terms = query_terms(draft.content)
     for limit in (_MAX_CANDIDATES, _MAX_CANDIDATES_AGAIN):
-        candidates = writer.store.candidates(
+        candidates = ctx.store.candidates(
             where,
             vector=None if vectors is None else vectors[0],
             terms=terms,
             k=limit,
         )
-        rivals = [
-            candidate for candidate in candidates if _is_rival(writer, candidate.record, draft)
-        ]
+        rivals = [candidate for candidate in candidates if _is_rival(ctx, candidate.record, draft)]
         has_dropped = len(rivals) < len(candidates)
         if project is not None or not has_dropped:
             break
@@ -292,7 +290,7 @@ def _find_rivals(writer: Writer, draft: Draft, vectors: Any, where: Filter) -> l
     return sorted(rivals, key=closeness, reverse=True)
 
 
-def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
+def _is_rival(ctx: WriteContext, record: Record, draft: Draft) -> bool:
     """Return whether a draft that resembles a record may repeat, correct or replace it."""
     if record.labels.get("project") != draft.tags.get("project"):
         return False
@@ -302,11 +300,11 @@ def _is_rival(writer: Writer, record: Record, draft: Draft) -> bool:
         return False  # a note only quotes the conversation, so no draft repeats it
     # Keep a record if a search would show it, or if it is at least as confident as the draft.
     declared = 1.0 if draft.confidence is None else draft.confidence
-    confidence = versions.confidence(record, writer.now, writer.config.decay_half_life_hours)
-    return confidence >= min(writer.config.min_confidence, declared)
+    confidence = versions.confidence(record, ctx.now, ctx.config.decay_half_life_hours)
+    return confidence >= min(ctx.config.min_confidence, declared)
 
 
-def _is_open_to_correction(writer: Writer, record: Record, draft: Draft) -> bool:
+def _is_open_to_correction(ctx: WriteContext, record: Record, draft: Draft) -> bool:
     """Return whether a draft may correct a record, regardless of their texts.
 
     It may not correct a record if both have keys, or if the record is already corrected. A
@@ -314,12 +312,12 @@ def _is_open_to_correction(writer: Writer, record: Record, draft: Draft) -> bool
     stored.
     """
     have_keys = draft.key is not None and record.key is not None
-    correction_id = versions.read_corrected_by(record, writer.now)
+    correction_id = versions.read_corrected_by(record, ctx.now)
     return not have_keys and correction_id in (None, draft.supersedes)
 
 
 def _choose_repeated(
-    writer: Writer, same: Sequence[Record], draft: Draft, vectors: Any
+    ctx: WriteContext, same: Sequence[Record], draft: Draft, vectors: Any
 ) -> Record | None:
     """Return the memory that a draft repeats. If there are several, return the one that it
     contradicts least.
@@ -330,7 +328,7 @@ def _choose_repeated(
         return same[0]
     allowed: list[Repetition] = []
     for record in same:
-        repetition = writer.make_repetition(record, draft, vectors)
+        repetition = ctx.make_repetition(record, draft, vectors)
         # A correction by a more trusted writer stays in effect, so the old text is stored as a
         # new memory.
         if not (repetition.was_corrected() and repetition.is_less_trusted()):
@@ -340,13 +338,13 @@ def _choose_repeated(
     return min(allowed, key=lambda repetition: repetition.count_conflicts()).record
 
 
-def with_correction(writer: Writer, similar: Similar) -> Similar:
+def with_correction(ctx: WriteContext, similar: Similar) -> Similar:
     """Return a similar memory with the id of the memory that corrects it now."""
-    record = writer.lookup.own.find(similar.id)
-    return replace(similar, corrected_by=versions.read_corrected_by(record, writer.now))
+    record = ctx.lookup.own.find(similar.id)
+    return replace(similar, corrected_by=versions.read_corrected_by(record, ctx.now))
 
 
-def _to_similar(writer: Writer, candidate: Candidate, difference: str) -> Similar:
+def _to_similar(ctx: WriteContext, candidate: Candidate, difference: str) -> Similar:
     record = candidate.record
     return Similar(
         id=record.ref.group,
@@ -358,24 +356,24 @@ def _to_similar(writer: Writer, candidate: Candidate, difference: str) -> Simila
         namespace=record.ref.namespace,
         origin=origin_of(record.labels),
         suspicious=record.read_list("suspicious"),
-        corrected_by=versions.read_corrected_by(record, writer.now),
+        corrected_by=versions.read_corrected_by(record, ctx.now),
     )
 
 
-def find_repeats(writer: Writer, selector: "Selector") -> Iterator[RepeatedMemory]:
+def find_repeats(ctx: WriteContext, selector: "Selector") -> Iterator[RepeatedMemory]:
     """Yield selected memories in the writer's namespace that repeat older ones, newest first."""
-    where = selector.narrow(Filter(Collection.MEMORY, (writer.lookup.namespace,)))
-    for page in scan_pages(writer.store, where, newest_first=True):
-        vectors = read_vectors(writer, page)
+    where = selector.narrow(Filter(Collection.MEMORY, (ctx.lookup.namespace,)))
+    for page in scan_pages(ctx.store, where, newest_first=True):
+        vectors = read_vectors(ctx, page)
         for record in filter(selector.selects, page):
-            older = _find_older(writer, record, vectors.get(record.ref))
+            older = _find_older(ctx, record, vectors.get(record.ref))
             if older:
-                yield RepeatedMemory(writer.to_memory(record), older)
+                yield RepeatedMemory(ctx.to_memory(record), older)
 
 
-def _find_older(writer: Writer, record: Record, vectors: object) -> tuple[Similar, ...]:
+def _find_older(ctx: WriteContext, record: Record, vectors: object) -> tuple[Similar, ...]:
     """Return the older memories that a new memory with this text would repeat."""
-    comparison = compare_stored(writer, record, vectors)
+    comparison = compare_stored(ctx, record, vectors)
     repeated = comparison.duplicates
     if comparison.same is not None:
         same = comparison.same

@@ -46,7 +46,7 @@ from memories.write.change import is_pinned
 from memories.write.links import leave_correction_chains, link_correction
 from memories.write.repetitions import find_differences, trust_rank
 from memories.write.similar import compare_stored, read_vectors, score_rivals
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 if TYPE_CHECKING:
     import subprocess
@@ -89,14 +89,14 @@ class Suggestion(NamedTuple):
     source: str | None = None
 
 
-def suggest(writer: Writer) -> list[Suggestion]:
+def suggest(ctx: WriteContext) -> list[Suggestion]:
     """Return the suggestions for the writer's namespace, most certain first."""
-    records = _read_live(writer)
+    records = _read_live(ctx)
     suggestions = [
-        *_find_doubtful(writer, records),
-        *_find_alike(writer, records[:_MAX_COMPARED]),
-        *_find_unread(writer, records),
-        *_find_repeated(writer),
+        *_find_doubtful(ctx, records),
+        *_find_alike(ctx, records[:_MAX_COMPARED]),
+        *_find_unread(ctx, records),
+        *_find_repeated(ctx),
     ]
     by_target: dict[str, Suggestion] = {}
     for suggestion in sorted(suggestions, key=lambda each: (-each.certainty, each.text)):
@@ -109,55 +109,55 @@ Choose = Callable[[Sequence[Suggestion]], Sequence[Suggestion]]
 
 
 def propose(
-    writer: Writer, *, dry_run: bool = False, choose: Choose | None = None
+    ctx: WriteContext, *, dry_run: bool = False, choose: Choose | None = None
 ) -> list[tuple[Suggestion, str]]:
     """Store new proposals for review; return each with its id, which is empty in a dry run."""
-    where = writer.lookup.own.where(state="any", labels={HELD: "1"})
+    where = ctx.lookup.own.where(state="any", labels={HELD: "1"})
     earlier: set[str] = set()
     waiting = 0
-    for page in scan_pages(writer.store, where):
+    for page in scan_pages(ctx.store, where):
         earlier |= {record.text for record in page if OUTDATED not in record.fields}
         proposed = [record for record in page if versions.PROPOSED in record.fields]
         waiting += sum(record.ended_by == PENDING for record in proposed)
     room = max(0, MAX_PROPOSALS - waiting)
-    new = [suggestion for suggestion in suggest(writer) if suggestion.text not in earlier]
+    new = [suggestion for suggestion in suggest(ctx) if suggestion.text not in earlier]
     if choose is not None and new and room:
         new = list(choose(new[:_MAX_CONSULTED]))
     if dry_run:
         return [(suggestion, "") for suggestion in new[:room]]
-    stored = [(suggestion, _store(writer, suggestion)) for suggestion in new[:room]]
+    stored = [(suggestion, _store(ctx, suggestion)) for suggestion in new[:room]]
     return [(suggestion, memory_id) for suggestion, memory_id in stored if memory_id]
 
 
-def _store(writer: Writer, suggestion: Suggestion) -> str:
+def _store(ctx: WriteContext, suggestion: Suggestion) -> str:
     """Store a proposal; return its id, or "" if a memory that it quotes was forgotten."""
     tags = {"type": TYPE} if suggestion.action else {}
     draft = Draft(
         suggestion.text, tags, confidence=suggestion.certainty, pending=True,
         source=suggestion.source,
     )  # fmt: skip
-    memory_id = new_id(writer.now)
-    record = versions.first_version(draft, memory_id, writer.lookup.namespace, writer.now)
+    memory_id = new_id(ctx.now)
+    record = versions.first_version(draft, memory_id, ctx.lookup.namespace, ctx.now)
     proposed = json.dumps(suggestion.action and {**suggestion.action, "kind": suggestion.kind})
     fields = {**record.fields, versions.PROPOSED: proposed}
-    vectors = embed_to_store(writer.embedder, [suggestion.text]).vectors[0]
-    record = stamp_record(writer.store, record._replace(fields=fields))
-    with writer.store.transaction():
-        if not _has_quoted(writer, suggestion):
+    vectors = embed_to_store(ctx.embedder, [suggestion.text]).vectors[0]
+    record = stamp_record(ctx.store, record._replace(fields=fields))
+    with ctx.store.transaction():
+        if not _has_quoted(ctx, suggestion):
             return ""
-        append_as_stamped(writer.store, [record._replace(vectors=vectors)])
+        append_as_stamped(ctx.store, [record._replace(vectors=vectors)])
     return memory_id
 
 
-def _has_quoted(writer: Writer, suggestion: Suggestion) -> bool:
+def _has_quoted(ctx: WriteContext, suggestion: Suggestion) -> bool:
     """Return whether the memories or the turn that a suggestion quotes still exist."""
-    action, where = suggestion.action, writer.lookup.own.where()
+    action, where = suggestion.action, ctx.lookup.own.where()
     if suggestion.source is not None:
         conversation, _, index = suggestion.source.rpartition("#")
-        ref = Ref(Collection.HISTORY, writer.lookup.namespace, conversation, int(index))
-        return bool(writer.store.read([ref]))
+        ref = Ref(Collection.HISTORY, ctx.lookup.namespace, conversation, int(index))
+        return bool(ctx.store.read([ref]))
     ids = [action[name] for name in ("id", "corrects", "same_as") if name in action]
-    return all(find_first(writer.store, where._replace(group=name)) for name in ids)
+    return all(find_first(ctx.store, where._replace(group=name)) for name in ids)
 
 
 class Applied(NamedTuple):
@@ -174,7 +174,7 @@ class Applied(NamedTuple):
     ended: Record | None = None
 
 
-def apply(writer: Writer, record: Record) -> Applied | None:
+def apply(ctx: WriteContext, record: Record) -> Applied | None:
     """Carry out a proposal in a transaction, unless its memories have changed since it was made, or
     its reason no longer holds. Return None if the record doesn't propose a change to a memory.
     """
@@ -182,50 +182,52 @@ def apply(writer: Writer, record: Record) -> Applied | None:
     if not action:
         return None
     where = Filter(Collection.MEMORY, (record.ref.namespace,), group=action["id"])
-    live = find_first(writer.store, where)
+    live = find_first(ctx.store, where)
     if live is None or live.ref.position != action["version"]:
         return Applied(str(action["id"]), False)
     other = action.get("corrects", action.get("same_as"))
     older = None
     if other is not None:
-        older = _find_with_same_text(writer, where._replace(group=other), record.created_at)
+        older = _find_with_same_text(ctx, where._replace(group=other), record.created_at)
         if older is None:
             return Applied(live.ref.group, False)
     if action["do"] == "link":
-        return Applied(live.ref.group, older is not None and _link(writer, live, older))
-    if not _is_still_right(writer, live, older, action.get("kind")):
+        return Applied(live.ref.group, older is not None and _link(ctx, live, older))
+    if not _is_still_right(ctx, live, older, action.get("kind")):
         return Applied(live.ref.group, False)
-    leave_correction_chains(writer.store, [live])
-    writer.store.patch([versions.end_version(live, writer.now, "delete")])
+    leave_correction_chains(ctx.store, [live])
+    ctx.store.patch([versions.end_version(live, ctx.now, "delete")])
     return Applied(live.ref.group, True, ended=live)
 
 
-def _link(writer: Writer, live: Record, older: Record) -> bool:
+def _link(ctx: WriteContext, live: Record, older: Record) -> bool:
     """Link a memory to an older one that it corrects; return whether they were linked."""
     if not {"corrects", "corrected_by"}.isdisjoint(live.fields):
         return False
-    linked = link_correction(writer.store, live, [older], now=writer.now, at=writer.now)
+    linked = link_correction(ctx.store, live, [older], now=ctx.now, at=ctx.now)
     links = {name: linked.fields.get(name) for name in versions.LINK}
-    writer.store.patch([Patch(live.ref, None, None, links)])
+    ctx.store.patch([Patch(live.ref, None, None, links)])
     return "corrects" in linked.fields
 
 
-def _is_still_right(writer: Writer, record: Record, older: Record | None, kind: str | None) -> bool:
+def _is_still_right(
+    ctx: WriteContext, record: Record, older: Record | None, kind: str | None
+) -> bool:
     """Return whether the reason for deleting a memory still holds, if it can be checked here."""
     if older is not None:
-        return _adds_nothing(writer, record, older)
+        return _adds_nothing(ctx, record, older)
     if kind == _UNREAD:
-        return any(_find_unread(writer, [record]))
-    if writer.lookup.judge is None:
+        return any(_find_unread(ctx, [record]))
+    if ctx.lookup.judge is None:
         return True
-    [memory] = writer.lookup.judge.judge([writer.to_memory(record)], writer.now)
+    [memory] = ctx.lookup.judge.judge([ctx.to_memory(record)], ctx.now)
     return memory.verdict is None or memory.verdict.word != VERIFIED
 
 
-def _find_with_same_text(writer: Writer, where: Filter, since: datetime) -> Record | None:
+def _find_with_same_text(ctx: WriteContext, where: Filter, since: datetime) -> Record | None:
     """Return the live version of a memory; None if its text was changed after a given time."""
-    live = find_first(writer.store, where)
-    before = find_first(writer.store, where._replace(state="any", until=since), newest_first=True)
+    live = find_first(ctx.store, where)
+    before = find_first(ctx.store, where._replace(state="any", until=since), newest_first=True)
     if live is None or before is None or live.text != before.text:
         return None
     return live
@@ -318,10 +320,10 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 # --- what to propose
 
 
-def _read_live(writer: Writer) -> list[Record]:
+def _read_live(ctx: WriteContext) -> list[Record]:
     """Return the live memories in the writer's namespace, newest first."""
     records: list[Record] = []
-    for page in scan_pages(writer.store, writer.lookup.own.where(), newest_first=True):
+    for page in scan_pages(ctx.store, ctx.lookup.own.where(), newest_first=True):
         records += [
             record
             for record in page
@@ -330,15 +332,15 @@ def _read_live(writer: Writer) -> list[Record]:
     return records
 
 
-def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+def _find_doubtful(ctx: WriteContext, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield suggestions about memories that have expired or whose anchors changed."""
-    judge = writer.lookup.judge
+    judge = ctx.lookup.judge
     if judge is None:
         return
     anchored = [
         record for record in records if any(name in record.fields for name in versions.ANCHORS)
     ]
-    for memory in judge.judge(list(map(writer.to_memory, anchored)), writer.now):
+    for memory in judge.judge(list(map(ctx.to_memory, anchored)), ctx.now):
         verdict = memory.verdict
         if verdict is None or not verdict.is_doubtful:
             continue
@@ -349,39 +351,39 @@ def _find_doubtful(writer: Writer, records: Sequence[Record]) -> Iterator[Sugges
         yield _deletion(kind, certainty, memory, verdict.reason)
 
 
-def _find_alike(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+def _find_alike(ctx: WriteContext, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield suggestions about memories that repeat older ones or may correct them."""
     for page in by_count(records, PAGE_SIZE):
-        vectors = read_vectors(writer, page)
+        vectors = read_vectors(ctx, page)
         for record in page:
-            comparison = compare_stored(writer, record, vectors.get(record.ref))
+            comparison = compare_stored(ctx, record, vectors.get(record.ref))
             older = [similar.id for similar in comparison.duplicates]
             if comparison.same is not None:
                 older.insert(0, comparison.same.ref.group)
             if older and record.key is None:
-                yield from _find_repetition(writer, record, older)
-            elif not versions.has_link(record) and not versions.has_expired(record, writer.now):
+                yield from _find_repetition(ctx, record, older)
+            elif not versions.has_link(record) and not versions.has_expired(record, ctx.now):
                 corrected = comparison.to_correct or _find_reworded(
-                    writer, record, comparison.rivals, vectors.get(record.ref)
+                    ctx, record, comparison.rivals, vectors.get(record.ref)
                 )
-                yield from _find_contradictions(writer, record, corrected)
+                yield from _find_contradictions(ctx, record, corrected)
 
 
 def _find_repetition(
-    writer: Writer, record: Record, older_ids: Sequence[str]
+    ctx: WriteContext, record: Record, older_ids: Sequence[str]
 ) -> Iterator[Suggestion]:
     """Yield a suggestion to delete a memory that adds nothing to an older one."""
     for older_id in older_ids:
         where = Filter(Collection.MEMORY, (record.ref.namespace,), group=older_id)
-        older = find_first(writer.store, where)
-        if older is not None and _adds_nothing(writer, record, older):
+        older = find_first(ctx.store, where)
+        if older is not None and _adds_nothing(ctx, record, older):
             evidence = f"memory {older_id} says the same thing"
-            same = _deletion("same", 0.95, writer.to_memory(record), evidence)
+            same = _deletion("same", 0.95, ctx.to_memory(record), evidence)
             yield same._replace(action={**same.action, "same_as": older_id})
             return
 
 
-def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
+def _adds_nothing(ctx: WriteContext, record: Record, older: Record) -> bool:
     """Return whether an older memory that says the same thing is as detailed, lasting and trusted,
     and isn't corrected.
     """
@@ -395,13 +397,13 @@ def _adds_nothing(writer: Writer, record: Record, older: Record) -> bool:
         return False
     if trust_rank(record) > trust_rank(older) or (is_pinned(record) and not is_pinned(older)):
         return False
-    if writer.to_memory(record).confidence > writer.to_memory(older).confidence:
+    if ctx.to_memory(record).confidence > ctx.to_memory(older).confidence:
         return False
-    return not versions.is_corrected(older, writer.now)
+    return not versions.is_corrected(older, ctx.now)
 
 
 def _find_reworded(
-    writer: Writer, record: Record, rivals: Sequence[Candidate], vectors: Any
+    ctx: WriteContext, record: Record, rivals: Sequence[Candidate], vectors: Any
 ) -> Sequence[Record]:
     """Return the older memory that a newer one makes out of date by reporting a change in different
     words; None if there is none.
@@ -421,7 +423,7 @@ def _find_reworded(
             continue
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
             older.append(rival)
-    scored = score_rivals(writer, Draft(record.text), older, vectors)
+    scored = score_rivals(ctx, Draft(record.text), older, vectors)
     return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
 
 
@@ -432,13 +434,13 @@ def _is_older(record: Record, other: Record) -> bool:
 
 
 def _find_contradictions(
-    writer: Writer, record: Record, corrected: Sequence[Record]
+    ctx: WriteContext, record: Record, corrected: Sequence[Record]
 ) -> Iterator[Suggestion]:
     """Yield a suggestion about the newest of the older memories that a memory contradicts."""
     older: list[Record] = []
     refused = record.read_list(versions.NOT_CORRECTS)
     for rival in corrected:
-        is_open = rival.ref.group not in refused and not versions.is_corrected(rival, writer.now)
+        is_open = rival.ref.group not in refused and not versions.is_corrected(rival, ctx.now)
         if is_open and _is_older(rival, record):
             older.append(rival)
     if older:
@@ -451,29 +453,29 @@ def _find_contradictions(
         yield Suggestion("contradiction", text, 0.85, action)
 
 
-def _find_unread(writer: Writer, records: Sequence[Record]) -> Iterator[Suggestion]:
+def _find_unread(ctx: WriteContext, records: Sequence[Record]) -> Iterator[Suggestion]:
     """Yield suggestions about memories that have not been read for a year."""
     for record in records:
-        memory = writer.to_memory(record)
+        memory = ctx.to_memory(record)
         is_lasting = memory.pinned or memory.key or memory.tags.get("type") == "preference"
         since = memory.last_reinforced_at or memory.updated_at
-        if not memory.access_count and not is_lasting and writer.now - since > _UNREAD_FOR:
+        if not memory.access_count and not is_lasting and ctx.now - since > _UNREAD_FOR:
             evidence = f"it has not been read since {since.date().isoformat()}"
             yield _deletion(_UNREAD, 0.6, memory, evidence)
 
 
-def _find_repeated(writer: Writer) -> Iterator[Suggestion]:
+def _find_repeated(ctx: WriteContext) -> Iterator[Suggestion]:
     """Yield suggestions to keep statements that a user made in several conversations."""
     places: dict[str, dict[str, str]] = defaultdict(dict)
     texts: dict[str, str] = {}
-    where = Filter(Collection.HISTORY, (writer.lookup.namespace,))
-    for page in scan_pages(writer.store, where):
+    where = Filter(Collection.HISTORY, (ctx.lookup.namespace,))
+    for page in scan_pages(ctx.store, where):
         for turn in map(to_turn, page):
             if turn.role == "user" and _is_statement(turn.content) and not turn.suspicious:
                 normal = index_text(turn.content).strip(" .!")
                 places[normal][turn.conversation_id] = turn.id
                 texts.setdefault(normal, turn.content.strip())
-    known = {index_text(record.text).strip(" .!") for record in _read_live(writer)}
+    known = {index_text(record.text).strip(" .!") for record in _read_live(ctx)}
     for normal, ids in places.items():
         if len(ids) >= _LEAST_REPEATS and normal not in known:
             yield Suggestion("repeated", texts[normal], 0.7, {}, max(ids.values()))

@@ -14,7 +14,7 @@ from memories.read.versions import ANCHORS
 from memories.stores.protocol import scan_pages
 from memories.write.anchoring import fields_of
 from memories.write.change import append_confirmation
-from memories.write.writer import Writer
+from memories.write.write_context import WriteContext
 
 if TYPE_CHECKING:
     from memories.stores.records import Record
@@ -40,15 +40,15 @@ class Truth:
     """Verifies and confirms memories for one caller: `Memories.truth`."""
 
     def __init__(
-        self, writer: Writer, judge: Callable[[Sequence[Memory]], Sequence[Memory]]
+        self, ctx: WriteContext, judge: Callable[[Sequence[Memory]], Sequence[Memory]]
     ) -> None:
         """Initialize.
 
         Args:
-            writer: Reads and writes memories.
+            ctx: The context in which memories are read and written.
             judge: Returns memories with their verdicts.
         """
-        self._writer, self._judge = writer, judge
+        self._ctx, self._judge = ctx, judge
 
     def verify(self, *, project: str | Sequence[str] | None = None) -> Verification:
         """Check the anchors of all readable memories whose project is available here.
@@ -59,25 +59,25 @@ class Truth:
         Raises:
             InvalidInput: This caller can't check anchors; see `place` of `Memories`.
         """
-        writer, judge = self._writer, self._writer.lookup.judge
+        ctx, judge = self._ctx, self._ctx.lookup.judge
         if judge is None:
             raise InvalidInput(
                 "anchors can be checked only by you, on the machine with the working tree: run "
                 "memory verify there"
             )
         records: dict[tuple[str, str], Record] = {}
-        names = writer.lookup.names_of_project(project)
-        for namespace in writer.lookup.readable:  # namespaces may share ids
-            own = writer.lookup.where()._replace(namespaces=(namespace,))
+        names = ctx.lookup.names_of_project(project)
+        for namespace in ctx.lookup.readable:  # namespaces may share ids
+            own = ctx.lookup.where()._replace(namespaces=(namespace,))
             for where in with_global(own, names):
-                for page in scan_pages(writer.store, where):
+                for page in scan_pages(ctx.store, where):
                     records |= {
                         (namespace, record.ref.group): record
                         for record in page
                         if any(name in record.fields for name in ANCHORS)
                     }
-        memories = [writer.to_memory(record) for record in records.values()]
-        judged = judge.judge(memories, writer.now)
+        memories = [ctx.to_memory(record) for record in records.values()]
+        judged = judge.judge(memories, ctx.now)
         with_verdict = [(memory.verdict.word, memory) for memory in judged if memory.verdict]
         counts = Counter(word for word, _ in with_verdict)
         ordered = sorted(with_verdict, key=lambda pair: VERDICTS.index(pair[0]))
@@ -103,7 +103,7 @@ class Truth:
         """
         from memories.write.tidy import propose
 
-        return propose(self._writer, dry_run=dry_run, choose=choose)
+        return propose(self._ctx, dry_run=dry_run, choose=choose)
 
     def peek(self, memory_id: str) -> Memory:
         """Return your own memory, even if it was deleted. Unlike `Memories.get`, this doesn't count
@@ -113,7 +113,7 @@ class Truth:
             NotFound: There is no such memory.
             RequestError: Only another namespace has the memory.
         """
-        return self._writer.to_memory(self._writer.lookup.find_own(memory_id, deleted=True))
+        return self._ctx.to_memory(self._ctx.lookup.find_own(memory_id, deleted=True))
 
     def confirm(
         self,
@@ -138,19 +138,17 @@ class Truth:
             RequestError: Another memory has replaced this one.
             InvalidInput: An anchor doesn't hold.
         """
-        writer, anchoring = self._writer, self._writer.anchoring
-        latest = writer.lookup.find_live(memory_id)
+        ctx, anchoring = self._ctx, self._ctx.anchoring
+        latest = ctx.lookup.find_live(memory_id)
         if anchors is None:
             anchors = anchoring.confirm(latest)
         draft = Draft(latest.text, tags_of(latest.labels), anchors=anchors, valid_until=valid_until)
         draft, kinds = anchoring.prepare(draft)
-        fields = fields_of(replace(draft, anchored_at=writer.now))
+        fields = fields_of(replace(draft, anchored_at=ctx.now))
         until = latest.fields.get("valid_until")
-        if valid_until is None and until is not None and until < to_millis(writer.now):
+        if valid_until is None and until is not None and until < to_millis(ctx.now):
             fields["valid_until"] = None
         fields["redacted"] = " ".join((*latest.read_list("redacted"), *kinds)) or None
-        record = append_confirmation(
-            writer.lookup, writer.embedder, latest.ref.group, fields, writer.now
-        )
-        memory = writer.to_memory(record)
+        record = append_confirmation(ctx.lookup, ctx.embedder, latest.ref.group, fields, ctx.now)
+        memory = ctx.to_memory(record)
         return self._judge([memory])[0]

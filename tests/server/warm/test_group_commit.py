@@ -58,7 +58,7 @@ class Scripted:
     drafts: tuple[()] = ()
 
     def __init__(self, store: Store, run: Callable[[], Any]) -> None:
-        self.writer, self.write = SimpleNamespace(store=store), run
+        self.ctx, self.write = SimpleNamespace(store=store), run
 
 
 def run_as_write(group_commit: GroupCommit, run: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Defines the writer: the caller, the store and the settings for writing memories."""
+"""What the functions in `write` need to write memories: the store, the embedder, the settings."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memories.write.repetitions import Repetition
 
 
-class Writer(NamedTuple):
+class WriteContext(NamedTuple):
     """The store, embedder, settings and options for writing memories on behalf of one caller.
 
     Attributes:
@@ -42,7 +42,7 @@ class Writer(NamedTuple):
 
     @property
     def anchoring(self) -> Anchoring:
-        """Finds and checks the anchors of this writer's drafts."""
+        """Finds and checks the anchors of the caller's drafts."""
         return Anchoring(self.lookup.judge, self.redactor, self.now)
 
     @property
