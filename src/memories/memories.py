@@ -453,7 +453,7 @@ class Memories:
         """Erase a memory with all its versions, leaving no byte of it in the store. This can't be
         undone.
 
-        Proposals of `Truth.tidy` about it, and reviewed memories that were merged into it, are
+        Proposals by `Truth.tidy` about it, and reviewed memories that were merged into it, are
         erased too. A damaged memory can also be erased.
 
         Raises:

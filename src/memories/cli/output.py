@@ -471,7 +471,7 @@ def _columns(limit: int) -> int:
 
 
 def paint(code: str, text: str) -> str:
-    """Return a text in a colour or in bold, if standard output shows colours."""
+    """Return a text with codes for a colour or bold, if standard output shows colours."""
     if not text or not colored(sys.stdout):
         return text
     return f"{code}{text}{_PLAIN}"

@@ -236,5 +236,5 @@ def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False)
             f"{str(moment)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31"
         )
     if moment.tzinfo is None:
-        raise InvalidInput(f"{moment.isoformat()} has no time zone; give an aware datetime")
+        raise InvalidInput(f"{moment.isoformat()} has no time zone; pass an aware datetime")
     return moment

@@ -245,7 +245,7 @@ def _terms(spelled: str, codes: Sequence[str]) -> Iterator[str]:
     for phrase in phrases:
         if len(phrase) > 1:
             yield " ".join(phrase)
-    # Each compound once, since long texts repeat compounds.
+    # Examine each compound only once, since long texts repeat compounds.
     for compound in dict.fromkeys(_COMPOUND.findall(_without_unspaced(spelled))):
         if compound in STOP_WORDS:
             spelled = spelled.replace(compound, " ")

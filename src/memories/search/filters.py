@@ -275,7 +275,7 @@ def tier_of(filters: SearchFilters) -> Tier:
 
 
 def only_in_store(filters: SearchFilters) -> list[str]:
-    """Return the names of these filters that the scratchpad does not support."""
+    """Return the names of those given filters that the scratchpad does not support."""
     names = [
         row.name
         for row in _ROWS

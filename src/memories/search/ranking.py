@@ -101,7 +101,8 @@ FULL_WORD_SCORE = 4.0
 # match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
-# Factor for signs without an embedder, since they could otherwise outweigh the words.
+# Without an embedder, the signs are multiplied by this factor; otherwise they could outweigh the
+# words.
 WORDS_ONLY_SIGNS = 0.4
 # A text this close to a date in the query is a hit even without a shared word.
 ON_DATE = 0.5

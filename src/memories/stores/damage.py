@@ -131,7 +131,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why this program can't have written an intact record; None if it may have.
+    """Return why an intact record can't come from this program; None if it may.
 
     This is stricter than `find_problem`, because imported records must obey the limits for new
     records.

@@ -417,7 +417,7 @@ def _store_pending(ctx: WriteContext, prepared: Prepared) -> Created:
         same = comparison.same
         if same is not None and draft.key in (None, versions.plain_key(same.key)):
             repetition = ctx.make_repetition(same, draft, prepared.vectors)
-            # A memory that was accepted, and deleted later, was not rejected.
+            # Deleting a memory after it was accepted doesn't count as rejecting it.
             is_known = versions.is_unaccepted(same)
             if where is live:
                 is_known = not repetition.was_corrected()

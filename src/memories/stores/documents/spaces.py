@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SCHEMA = 1
-# Prefixes of the names under which the state contains a space's model, dimension and id.
+# The state stores the model, the dimension and the id of a space under names with these prefixes.
 _USED, _STAGED = "", "staged_"
 _BATCH = 500  # number of records checked for vectors in one step
 

@@ -127,7 +127,7 @@ def part_of(name: str) -> tuple[Collection, str]:
 
 
 def to_json(record: Record) -> Json:
-    """Return a record as the JSON object of its line, without the fields of an event."""
+    """Return the JSON object for a record's line, without the fields that describe the event."""
     ref = record.ref
     fields = {name: value for name, value in record.fields.items() if value is not None}
     labels = dict(record.labels)
@@ -402,7 +402,7 @@ def drop_lines(data: bytes, ids: Container[str], events: Sequence[Event]) -> byt
         events: The events of the file.
     """
     lines = [line for line in data.removeprefix(_BOM).split(b"\n") if line.strip()]
-    # A last line that a crash cut off has no event.
+    # If a crash cut off the last line, that line has no event.
     pairs = zip(lines, _separate_copies(events), strict=False)
     return b"".join(line + b"\n" for line, event in pairs if event.of not in ids)
 

@@ -192,7 +192,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
-    """Return our exception for an exception of the driver."""
+    """Translate an exception of the driver into one of ours."""
     import psycopg
     from psycopg import errors
 
@@ -223,7 +223,7 @@ _LOST = ("57P", "25P03", "25P04", "08", "53300")
 
 
 def refusal(exc: "psycopg.Error", masked_url: str, password: str) -> StoreError:
-    """Return our error for a failed attempt to connect."""
+    """Return the error to raise after a failed attempt to connect."""
     lower, detail = str(exc).lower(), _first_line(exc)
     if password:
         detail = detail.replace(password, "***")

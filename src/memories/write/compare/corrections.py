@@ -285,7 +285,7 @@ def _is_other_value(change: Substitution) -> bool:
     if _find_prepositions(change.removed) != _find_prepositions(change.added):
         return False
     is_example = change.head[-1].key == "example"  # there may be several examples
-    # Both of two participles with complements may be true: written by Ann, translated into French.
+    # A text can be "written by Ann" and also "translated into French", so both may be true.
     are_actions = all(
         len(words) > 1 and words[0].form in {"past", "passive", "adjective"}
         for words in (change.removed, change.added)

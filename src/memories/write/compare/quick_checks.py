@@ -18,7 +18,8 @@ _MAX_CHARACTERS = 400  # a longer text usually makes several statements
 
 
 def may_be_related(new: str, old: str, similarity: float | None, *, threshold: float) -> bool:
-    """Return whether a new text may repeat or correct an old one. If so, compare their words.
+    """Return whether a new text may repeat or correct an old one, so that comparing their words is
+    worthwhile.
 
     Args:
         new: The new text.
