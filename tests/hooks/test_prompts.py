@@ -163,6 +163,11 @@ README = (
     + "```sh\npip install shop==1.2\nshop --port=8080\n```\n\n" * 20
 )
 TABLE = "id;name;paid\n" + "4411;Lund;2026-09-30\n" * 40
+TRACEBACK = (
+    "Traceback (most recent call last):\n"
+    + '  File "/home/ann/shop/orders.py", line 42, in load\n    return read(path)\n' * 12
+    + "sqlite3.OperationalError: database is locked"
+)
 QUESTIONS = ("When do deploys happen?", "fix this", "Was heißt das hier?", "これは何ですか？")
 
 
@@ -179,6 +184,16 @@ def test_the_text_before_or_after_an_unmarked_paste_was_typed(question: str, pas
 def test_a_line_of_prose_next_to_an_unmarked_paste_was_typed(pasted: str) -> None:
     assert "Is it slow?" in typed_part(f"Is it slow?\n{pasted}")
     assert typed_part(f"{pasted.strip()}\nIs it slow?").endswith("Is it slow?")
+
+
+def test_text_between_and_around_pasted_code_was_typed() -> None:
+    fence = f"```python\n{CODE}\n```"
+    typed = ["I have this:", "We never use tabs.\nAnd this:", "How do I merge them?"]
+    text = f"{typed[0]}\n{fence}\n{typed[1]}\n\n{fence}\n\n{typed[2]}"
+    assert typed_part(text).split() == " ".join(typed).split()
+    assert typed_part(text.removeprefix(f"{typed[0]}\n")).split() == " ".join(typed[1:]).split()
+    assert typed_part(f"Hi\n\nIt hangs.\nIs it slow?\n{LOG}") == "Hi\n\nIt hangs.\nIs it slow?"
+    assert typed_part(f"I get this:\n{TRACEBACK}") == "I get this:"
 
 
 PARAGRAPH = (
@@ -200,6 +215,9 @@ PARAGRAPH = (
         "x " * 100_000,
         LOG[:300],
         TABLE,
+        TRACEBACK,
+        "\n".join(["Always do this:", *["- Use pnpm\n2. Port 8080"] * 30]),
+        "\n\n".join(["Hello again", *["`load()` calls `a.b(c)` w/ `d`, so fix `e.py`."] * 20]),
     ],
 )
 def test_all_of_a_prompt_without_a_long_paste_was_typed(text: str) -> None:

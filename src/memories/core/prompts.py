@@ -42,7 +42,12 @@ _IDE_CONTEXT = (
 _PASTE_TAG = r'</?pasted_content id="[^"<>]*">\n?'
 _PASTED = r'<pasted_content (id="[^"<>]*")>.*?(?:</pasted_content \1>|\Z)'
 # Code, quotations, tables, headings, comments and errors.
-_NOT_PROSE = r" {4,}\S|\t|\s*[#>|]|[\w.]+(?:Error|Exception): "
+_NOT_PROSE = (
+    r" {4,}\S|\t|\s*[#>|]"
+    r"|(?i:traceback \(|exception in |caused by: |npm err|[\w.]*(?:error|exception)(?:\[\w+\])?: )"
+)
+_LIST_ITEM = r" {0,3}(?:[-*+•]|\d{1,3}[.)]) \S"
+_SENTENCE = r".*[.!?:。！？：]\W{0,3}"
 # A word, perhaps with punctuation, or text in a script whose words `\w` doesn't match.
 _WORD = r"\W{0,3}[^\W\d_]+(?:['’-][^\W\d_]+)*\W{0,3}|.*[\u0590-\u1fff\u3040-\uffff].*"
 
@@ -70,8 +75,9 @@ def typed_part(text: str, source: str = "") -> str:
     """Return the part of a prompt that the user typed, if another part was pasted; else an empty
     string. A prompt that was only pasted counts as typed.
 
-    If the host doesn't mark pasted text, we guess: between prose at the beginning and at the end, a
-    long text was pasted if at least a third of it isn't prose.
+    If the host doesn't mark pasted text, we guess: code in fences was pasted, unless headings show
+    that the fences are part of a pasted file. Of the rest, between prose at the beginning and at
+    the end, a long text was pasted if at least a third of it isn't prose.
 
     Args:
         text: The prompt as the host sends it.
@@ -85,6 +91,7 @@ def typed_part(text: str, source: str = "") -> str:
     if len(text) > 2 * _MAX_EDGE:
         text = f"{text[:_MAX_EDGE]}\n{text[-_MAX_EDGE:]}"
     lines = text.split("\n")
+    lines = _outside_fences(lines) or lines
     start, end = _count_typed(lines), len(lines) - _count_typed(lines[::-1])
     size = code = 0
     for line in lines[start:end]:
@@ -93,29 +100,47 @@ def typed_part(text: str, source: str = "") -> str:
         if not _is_prose(line):
             code += length
     if size < LONG_PASTE or 3 * code < size:
-        return ""
-    return "\n".join([*lines[:start], "", *lines[end:]]).strip()
+        start = end = len(lines)
+    typed = "\n".join([*lines[:start], "", *lines[end:]]).strip()
+    return typed if len(text) - len(typed) >= LONG_PASTE else ""
+
+
+def _outside_fences(lines: "list[str]") -> "list[str]":
+    """Return the lines outside code fences; none if a fence is open or a heading is among them."""
+    outside = []
+    is_fenced = False
+    for line in lines:
+        if line.lstrip().startswith("```") and line.count("```") == 1:
+            is_fenced = not is_fenced
+        elif not is_fenced:
+            outside.append(line)
+    if is_fenced or any(line.startswith("#") for line in outside):
+        return []
+    return outside
 
 
 def _count_typed(lines: "list[str]") -> int:
     """Return the number of lines in the paragraphs before the first one that isn't all prose.
 
-    If there are none, the first line counts if it is prose.
+    The lines of prose in that one count too if they are the first, or if a sentence ends there.
     """
     typed = 0
     for at, line in enumerate(lines):
         if not _is_prose(line):
-            return typed or min(at, 1)
+            is_sentence = any(re.fullmatch(_SENTENCE, each) for each in lines[typed:at])
+            return at if is_sentence or not typed else typed
         if not line.strip():
             typed = at
     return len(lines)
 
 
 def _is_prose(line: str) -> bool:
-    """Return whether at least four fifths of a line are words; an empty line is prose too."""
+    """Return whether at least four fifths of a line are words; empty lines and list items count."""
+    if re.match(_LIST_ITEM, line):
+        return True
     if re.match(_NOT_PROSE, line):
         return False
-    parts = line.split()
+    parts = re.sub("`[^`]+`", "code", line).split()
     return 5 * sum(re.fullmatch(_WORD, part) is not None for part in parts) >= 4 * len(parts)
 
 
