@@ -76,7 +76,7 @@ def test_a_memory_cannot_be_changed_from_another_namespace(
     answer = memory("update", secret, "harmless", *elsewhere)
     assert (answer.code, answer.error) == (1, "Memory not found")
     answer = memory("create", "harmless", "--supersedes", secret, *writer)
-    assert (answer.code, answer.error) == (1, f"Memory not found: --supersedes {secret}")
+    assert (answer.code, answer.error) == (1, f"--supersedes {secret}: Memory not found")
     assert (
         memory("create", "another launch code", "--key", "launch/code", *writer).json["id"]
         != secret

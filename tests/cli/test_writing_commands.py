@@ -382,8 +382,19 @@ def test_supersedes_ends_the_old_memory_and_links_both(memory: Command) -> None:
 def test_superseding_an_unknown_memory_stores_nothing(memory: Command) -> None:
     unknown = "01a1fdf1-92cd-72f2-8000-000000000000"
     answer = memory("create", "content", "--supersedes", unknown)
-    assert (answer.code, answer.error) == (1, f"Memory not found: --supersedes {unknown}")
+    assert (answer.code, answer.error) == (1, f"--supersedes {unknown}: Memory not found")
     assert memory("status").json["memory_count"] == 0
+
+
+def test_superseding_a_deleted_memory_names_the_command_that_restores_it(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    old = stored("The office is in Bonn")
+    memory("delete", old)
+    error = memory("create", "content", "--supersedes", old).error
+    assert error.endswith(
+        f"Memory not found: it was deleted; to restore it, run: memory restore {old}"
+    )
 
 
 def test_supersedes_works_with_a_key_in_use(memory: Command, stored: Callable[..., str]) -> None:

@@ -152,7 +152,7 @@ def create(
     try:
         [created] = memories.create_many([draft], force=force, redact=not no_redact)
     except NotFound as exc:  # only the id in --supersedes is looked up
-        raise NotFound(f"{exc}: --supersedes {fields['supersedes']}") from exc
+        raise NotFound(f"--supersedes {fields['supersedes']}: {exc}") from exc
     record_change(*_describe(created, force=force))
     emit(
         shapes.create_result(created),
