@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 RECALLED = 20  # default number of turns to recall if there is no budget or a small one
 MAX_RECALLED = 200  # maximum number of turns to recall if there is a large budget
 TOKENS_PER_HIT = 30  # with a large budget, one turn is recalled for every 30 tokens
+MAX_REFITS = 3  # maximum number of attempts to fill unused space
+WORTH_REFITTING = 50  # unused space is filled if it is at least 1/50 of the budget
 
 
 class ContextBuildError(InvalidInput):
@@ -317,8 +319,19 @@ class ContextBuilder:
         if budget is None:
             return fitter.include_all(parts)
         frame = rendering.frame(context["metadata"], context["latest_message"])
-        fitted = fitter.fit(parts, budget - self._count_tokens(frame))
+        room = budget - self._count_tokens(frame)
+        fitted = fitter.fit(parts, room)
         size = self._total({**context, **fitted._asdict()})
+        # The complete text has fewer tokens than its parts in total. Fill the space left over.
+        for _ in range(MAX_REFITS):
+            unused = budget - size
+            if unused * WORTH_REFITTING < budget:
+                break
+            larger = fitter.fit(parts, room + unused)
+            larger_size = self._total({**context, **larger._asdict()})
+            if not size < larger_size <= budget:
+                break
+            room, fitted, size = room + unused, larger, larger_size
         while size > budget and any(fitted):
             fitted = fitting.drop_least_needed(fitted)
             size = self._total({**context, **fitted._asdict()})

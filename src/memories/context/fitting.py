@@ -81,6 +81,10 @@ class Fitter:
             words: The words used to choose passages; see `passages.stems`.
         """
         self._count, self._shares, self._words = functools.cache(count_tokens), shares, words
+        # The keys of both caches contain a turn's `id()`. The values contain the turn itself, which
+        # keeps it alive, so that no other object gets the same `id()`.
+        self._shortened: dict[tuple[int, int], tuple[HistoryTurn, HistoryTurn]] = {}
+        self._sizes: dict[int, tuple[HistoryTurn, int]] = {}
 
     def fit(self, parts: Parts, room: int) -> Parts:
         """Return the parts that fit into a number of tokens."""
@@ -170,7 +174,7 @@ class Fitter:
         for turn in turns:
             if address_of(turn) in addresses or room <= 0:
                 continue
-            shorter = shorten(turn, self._words, max_length)
+            shorter = self._shorten(turn, max_length)
             head = self._count(_GAP)
             if _day(turn) not in days:
                 head += self._size_of_heading(turn)
@@ -188,6 +192,13 @@ class Fitter:
                 days.add(_day(turn))
         return fitting
 
+    def _shorten(self, turn: HistoryTurn, size: int) -> HistoryTurn:
+        """Return a turn shortened to a passage. The result is cached."""
+        key = id(turn), size
+        if key not in self._shortened:
+            self._shortened[key] = turn, shorten(turn, self._words, size)
+        return self._shortened[key][1]
+
     def _size_of_turns(self, turns: Sequence[HistoryTurn]) -> int:
         """Return an upper bound on the tokens that turns take, including headings and gaps."""
         previous: HistoryTurn | None = None
@@ -200,7 +211,10 @@ class Fitter:
         return total
 
     def _size_of_turn(self, turn: HistoryTurn) -> int:
-        return self._count("\n".join((*rendering.turn_lines(turn), "")))
+        if id(turn) not in self._sizes:
+            size = self._count("\n".join((*rendering.turn_lines(turn), "")))
+            self._sizes[id(turn)] = turn, size
+        return self._sizes[id(turn)][1]
 
     def _size_of_heading(self, turn: HistoryTurn, previous: HistoryTurn | None = None) -> int:
         heading = rendering.heading(turn, previous, named=True)
