@@ -63,7 +63,7 @@ def _count(history: History) -> Counter[str]:
                 ids[fact.id]: ids[fact.corrects] for fact in history.facts if fact.corrects
             }
             text_of = {made.id: made.memory.content for made in stored if made.memory}
-            for suggestion in suggest(memories._writer()):
+            for suggestion in suggest(memories._ctx()):
                 if suggestion.kind not in ("contradiction", "same"):
                     continue
                 count[suggestion.kind] += 1
