@@ -216,6 +216,9 @@ PARAGRAPH = (
         LOG[:300],
         TABLE,
         TRACEBACK,
+        "\n\n".join(
+            ["# Task", "Add a page.", "# Like", f"```\n{CODE}\n```", "# Output", "A diff."]
+        ),
         "\n".join(["Always do this:", *["- Use pnpm\n2. Port 8080"] * 30]),
         "\n\n".join(["Hello again", *["`load()` calls `a.b(c)` w/ `d`, so fix `e.py`."] * 20]),
     ],

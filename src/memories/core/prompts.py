@@ -93,6 +93,9 @@ def typed_part(text: str, source: str = "") -> str:
     lines = text.split("\n")
     lines = _outside_fences(lines) or lines
     start, end = _count_typed(lines), len(lines) - _count_typed(lines[::-1])
+    above = "\n".join(lines[:end]).rstrip().rsplit("\n", 1)[-1]
+    if not start and above.startswith("#"):  # the end is the last section of a text with headings
+        return ""
     size = code = 0
     for line in lines[start:end]:
         length = len(line.strip())
