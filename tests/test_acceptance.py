@@ -23,7 +23,7 @@ from memories import (
     MemoryPolicy,
     load_config,
 )
-from memories.context import context, engine, gateway, policy, protocol
+from memories.context import context, gateway, memories_backend, policy, protocol
 from memories.context import memory as agent_memory
 from memories.settings import SETTINGS
 
@@ -144,7 +144,7 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 INTERFACES = dict(
     pair
-    for module in (gateway, context, policy, agent_memory, protocol, engine)
+    for module in (gateway, context, policy, agent_memory, protocol, memories_backend)
     for pair in public(module)
 )
 
