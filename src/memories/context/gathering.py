@@ -270,7 +270,7 @@ def interleave_neighbours(
 
 
 def _are_in_same_session(turn: HistoryTurn, other: HistoryTurn) -> bool:
-    """Return whether there is no long pause between two neighbouring turns of a conversation."""
+    """Return whether two neighbouring turns of a conversation belong to the same session."""
     return abs(parse_time(turn.ts) - parse_time(other.ts)) <= SESSION_PAUSE
 
 

@@ -1,4 +1,4 @@
-"""Finds what a person wrote in a prompt: hosts and this program's hooks insert other texts."""
+"""Finds the part of a prompt that a person wrote. Hosts and our hooks add text of their own."""
 
 import re
 
@@ -93,15 +93,12 @@ def typed_part(text: str, source: str = "") -> str:
     lines = text.split("\n")
     lines = _outside_fences(lines) or lines
     start, end = _count_typed(lines), len(lines) - _count_typed(lines[::-1])
-    above = "\n".join(lines[:end]).rstrip().rsplit("\n", 1)[-1]
+    above = next((line for line in reversed(lines[:end]) if line.strip()), "")
     if not start and above.startswith("#"):  # the end is the last section of a text with headings
         return ""
-    size = code = 0
-    for line in lines[start:end]:
-        length = len(line.strip())
-        size += length
-        if not _is_prose(line):
-            code += length
+    pasted = lines[start:end]
+    size = sum(len(line.strip()) for line in pasted)
+    code = sum(len(line.strip()) for line in pasted if not _is_prose(line))
     if size < LONG_PASTE or 3 * code < size:
         start = end = len(lines)
     typed = "\n".join([*lines[:start], "", *lines[end:]]).strip()

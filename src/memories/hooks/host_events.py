@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+from functools import cached_property
 
 from memories.core.prompts import clean_prompt, typed_part
 from memories.hooks import files
@@ -76,12 +77,12 @@ class HostEvent:
                 return text
         return ""
 
-    @property
+    @cached_property
     def prompt(self) -> str:
         """The prompt, as the user wrote it."""
         return clean_prompt(self.text("prompt"), self.text("source"))
 
-    @property
+    @cached_property
     def typed_text(self) -> str:
         """The part of the prompt that the user typed, if not all of it; see `typed_part`."""
         return typed_part(self.text("prompt"), self.text("source"))

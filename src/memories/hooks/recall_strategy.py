@@ -40,7 +40,7 @@ _MAX_QUERY = 4_096
 def query_of(prompt: str, typed: str = "") -> str:
     """Return a prompt as a query: no longer than allowed, without forbidden characters.
 
-    If a long text was pasted, only the typed part counts. The middle of what is still too long is
+    If a long text was pasted, only the typed part counts. If that is still too long, its middle is
     left out, since a question stands before or after other text.
 
     Args:

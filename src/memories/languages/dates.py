@@ -57,7 +57,7 @@ Span = tuple[date, date]  # first and last day
 
 
 class _Context(NamedTuple):
-    """What is needed to interpret the dates in a text.
+    """The points of reference for interpreting the dates in a text.
 
     Attributes:
         today: The day from which relative dates are counted.

@@ -266,7 +266,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
 
 
 def run_request(store: Store, request: SearchRequest) -> SearchResult:
-    """Return ranked candidates. If there are no hits, search again by function words only."""
+    """Return ranked candidates. If none is a hit, repeat the search with function words only."""
     query = request.query
     gathered, ranking = _gather_and_rank(store, request)
     if request.rank_by == "relevance":

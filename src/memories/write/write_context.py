@@ -1,4 +1,4 @@
-"""What the functions in `write` need to write memories: the store, the embedder, the settings."""
+"""The context in which memories are written: the store, the embedder and the settings."""
 
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple

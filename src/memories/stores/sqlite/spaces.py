@@ -276,7 +276,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
     if read_space(db) in (None, space):
         return
     if read_space(db, STAGED_PREFIX) != space:
-        drop_staged_vectors(db)  # there are no records; the staged vectors are in another space
+        drop_staged_vectors(db)  # the store is empty, and the staged vectors are in another space
     from memories.stores.sqlite.schema import suspend_counts
 
     with suspend_counts(db):
