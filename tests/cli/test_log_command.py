@@ -12,7 +12,7 @@ import pytest
 from memories import Memories, __version__
 from memories.models import Actor
 from memories.stores import audit_log
-from memories.stores.audit_log import chain_of, link_of
+from memories.stores.audit_log import chain_of, parse_entry
 from memories.stores.sqlite.store import SQLiteStore
 
 Command = Callable[..., Any]
@@ -122,7 +122,7 @@ def test_verify_reports_whether_the_log_is_intact(memory: Command, home: Path) -
         assert '"verified": false' in answer.out
         assert "is not in the log: entries were removed" in answer.out
     assert "broken: " in memory("log", "--verify", "--format", "text").out
-    assert link_of(last).hash == log["head"]
+    assert parse_entry(last).hash == log["head"]
 
 
 def test_a_log_without_entries_is_damaged_if_there_are_memories(
@@ -206,7 +206,7 @@ def test_the_store_does_not_contain_the_name_of_a_forgotten_conversation(
 
 
 def test_the_hash_of_an_entry_covers_every_part() -> None:
-    link = audit_log.Link(
+    entry = audit_log.ChainEntry(
         1,
         "ann",
         datetime(2026, 5, 1, tzinfo=UTC),
@@ -216,15 +216,15 @@ def test_the_hash_of_an_entry_covers_every_part() -> None:
         "",
     )
     others = [
-        link._replace(number=2),
-        link._replace(namespace="bob"),
-        link._replace(at=link.at + timedelta(milliseconds=1)),
-        link._replace(actor=link.actor._replace(user="v")),
-        link._replace(changes=(("update", "a"),)),
-        link._replace(salt="t"),
+        entry._replace(number=2),
+        entry._replace(namespace="bob"),
+        entry._replace(at=entry.at + timedelta(milliseconds=1)),
+        entry._replace(actor=entry.actor._replace(user="v")),
+        entry._replace(changes=(("update", "a"),)),
+        entry._replace(salt="t"),
     ]
-    hashes = {audit_log.hash_of(each, "") for each in (link, *others)} | {
-        audit_log.hash_of(link, "before")
+    hashes = {audit_log.hash_of(each, "") for each in (entry, *others)} | {
+        audit_log.hash_of(entry, "before")
     }
     assert len(hashes) == 2 + len(others)
 

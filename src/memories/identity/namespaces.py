@@ -26,11 +26,11 @@ from memories.scratchpad import file
 from memories.settings import Config
 from memories.stores.audit_log import (
     CHAIN,
-    Link,
+    ChainEntry,
+    chain_entry,
     chain_of,
     conversation_digest,
-    follow,
-    link_of,
+    parse_entry,
     record_of,
 )
 from memories.stores.protocol import PARTLY_GONE, Store, once_erased
@@ -394,27 +394,27 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
     last = store.scan(chain_of(into), limit=1, newest_first=True)
     first = store.scan(chain_of(into), limit=1) if last else []
     try:
-        links = [link_of(record) for record in log if record.ref.group == CHAIN]
-        head: Link | None = link_of(last[0]) if last else None
-        salt = link_of(first[0]).salt if first else None
+        entries = [parse_entry(record) for record in log if record.ref.group == CHAIN]
+        head: ChainEntry | None = parse_entry(last[0]) if last else None
+        salt = parse_entry(first[0]).salt if first else None
     except ValueError as exc:
         raise StoreDamaged(
             f"cannot read the log of {source.name} or {into} ({exc}); repair it first: memory "
             "doctor"
         ) from exc
     digests: dict[str, str] = {}
-    if salt is not None and links:
+    if salt is not None and entries:
         for group in {record.ref.group for record in source.records[Collection.HISTORY]}:
-            digest = conversation_digest(links[0].salt, group)
+            digest = conversation_digest(entries[0].salt, group)
             digests[digest] = conversation_digest(salt, group)
     position = last[0].ref.position if last else 0
     added: list[Record] = []
-    if _is_logged(store, links, into):
-        links = []
-    for link in links:
-        changes = _translate(link, digests)
-        own_salt = link.salt if salt is None else ""
-        head = follow(link._replace(namespace=into, salt=own_salt, changes=changes), head)
+    if _is_logged(store, entries, into):
+        entries = []
+    for entry in entries:
+        changes = _translate(entry, digests)
+        own_salt = entry.salt if salt is None else ""
+        head = chain_entry(entry._replace(namespace=into, salt=own_salt, changes=changes), head)
         position += 1
         added.append(record_of(head, position))
     existing = set(store.refs(Part(Collection.LOG, into).filter()))
@@ -425,24 +425,24 @@ def _append_log(store: Store, source: _Source, into: str) -> None:
     store.append(added)
 
 
-def _is_logged(store: Store, links: Sequence[Link], into: str) -> bool:
+def _is_logged(store: Store, entries: Sequence[ChainEntry], into: str) -> bool:
     """Return whether an interrupted move has already appended the log, judging by its last
     entry.
     """
-    if not links:
+    if not entries:
         return True
-    last = links[-1]
+    last = entries[-1]
     sizes = list(map(len, last.changes))
     same_time = chain_of(into)._replace(since=last.at, until=last.at)
     for record in store.scan(same_time, limit=_MAX_ENTRIES):
-        other = link_of(record)
+        other = parse_entry(record)
         other_sizes = list(map(len, other.changes))
         if (other.at, other.actor, other_sizes) == (last.at, last.actor, sizes):
             return True
     return False
 
 
-def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _translate(entry: ChainEntry, digests: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Return an entry's changes, with each conversation's digest replaced by its digest in the new
     log, which has a different salt.
     """
@@ -453,7 +453,7 @@ def _translate(link: Link, digests: Mapping[str, str]) -> tuple[tuple[str, ...],
         digest, dot, positions = item[1:].partition(".")
         return f"~{digests.get(digest, digest)}{dot}{positions}"
 
-    return tuple((action, *map(translate, items)) for action, *items in link.changes)
+    return tuple((action, *map(translate, items)) for action, *items in entry.changes)
 
 
 def _empty(store: Store, name: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ Changes = tuple[tuple[str, ...], ...]  # each change is an action followed by it
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Link(NamedTuple):
+class ChainEntry(NamedTuple):
     """An entry in a chain.
 
     Attributes:
@@ -72,7 +72,7 @@ class Item(NamedTuple):
     last: int
 
 
-def hash_of(link: Link, previous: str) -> str:
+def hash_of(entry: ChainEntry, previous: str) -> str:
     """Return the hash of an entry: the SHA-256 of a JSON array, encoded as UTF-8.
 
     The array is: previous hash (empty at the beginning of a chain), namespace, number, milliseconds
@@ -81,29 +81,29 @@ def hash_of(link: Link, previous: str) -> str:
     requires to be escaped.
 
     Args:
-        link: The entry; its own hash is ignored.
+        entry: The entry; its own hash is ignored.
         previous: The hash of the previous entry.
     """
     import hashlib  # takes 4 ms, and most commands don't need it
 
     parts = [
         previous,
-        link.namespace,
-        link.number,
-        to_millis(link.at),
-        link.actor,
-        link.changes,
-        link.salt,
+        entry.namespace,
+        entry.number,
+        to_millis(entry.at),
+        entry.actor,
+        entry.changes,
+        entry.salt,
     ]
     return hashlib.sha256(_to_json(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def follow(link: Link, head: Link | None) -> Link:
+def chain_entry(entry: ChainEntry, head: ChainEntry | None) -> ChainEntry:
     """Return an entry with the number and hash that follow `head`, the chain's last entry."""
     if head is None:
-        numbered, previous = link._replace(number=1), ""
+        numbered, previous = entry._replace(number=1), ""
     else:
-        numbered, previous = link._replace(number=head.number + 1), head.hash
+        numbered, previous = entry._replace(number=head.number + 1), head.hash
     return numbered._replace(hash=hash_of(numbered, previous))
 
 
@@ -112,17 +112,17 @@ def new_salt() -> str:
     return _to_base64(os.urandom(12))
 
 
-def record_of(link: Link, position: int) -> Record:
+def record_of(entry: ChainEntry, position: int) -> Record:
     """Return the record for an entry."""
-    digest = _to_base64(bytes.fromhex(link.hash))
-    parts: list[Any] = [link.number, link.actor, link.changes, digest]
-    if link.salt:
-        parts.append(link.salt)
-    ref = Ref(Collection.LOG, link.namespace, CHAIN, position)
-    return Record(ref=ref, text=_to_json(parts), created_at=link.at)
+    digest = _to_base64(bytes.fromhex(entry.hash))
+    parts: list[Any] = [entry.number, entry.actor, entry.changes, digest]
+    if entry.salt:
+        parts.append(entry.salt)
+    ref = Ref(Collection.LOG, entry.namespace, CHAIN, position)
+    return Record(ref=ref, text=_to_json(parts), created_at=entry.at)
 
 
-def link_of(record: Record) -> Link:
+def parse_entry(record: Record) -> ChainEntry:
     """Return the entry that a record contains.
 
     Raises:
@@ -132,7 +132,7 @@ def link_of(record: Record) -> Link:
         number, actor, changes, digest, *salt = json.loads(record.text)
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise ValueError("the entry's number is not a whole number, 1 or more")
-        return Link(
+        return ChainEntry(
             number=number,
             namespace=record.ref.namespace,
             at=from_millis(to_millis(record.created_at)),
@@ -151,31 +151,31 @@ def _check_text(part: object) -> str:
     return part
 
 
-def relink(entries: Sequence[Record], last: Sequence[Record]) -> list[Record]:
+def rechain(records: Sequence[Record], last: Sequence[Record]) -> list[Record]:
     """Renumber entries and recompute their hashes, so that they follow the last entry of a chain.
 
     Args:
-        entries: The entries.
-        last: The last entry of the chain; empty for a new chain.
+        records: The records of the entries.
+        last: The record of the last entry in the chain; empty for a new chain.
 
     Raises:
         ValueError: A record isn't an entry.
     """
-    head = link_of(last[0]) if last else None
+    head = parse_entry(last[0]) if last else None
     position = last[0].ref.position if last else 0
-    relinked: list[Record] = []
-    for entry in entries:
-        head = follow(link_of(entry), head)
+    rechained: list[Record] = []
+    for record in records:
+        head = chain_entry(parse_entry(record), head)
         position += 1
-        relinked.append(record_of(head, position))
-    return relinked
+        rechained.append(record_of(head, position))
+    return rechained
 
 
-def make_undone_entry(entry: Record) -> Record:
+def make_undone_entry(record: Record) -> Record:
     """Return an entry that marks an earlier entry as undone, because its changes failed."""
-    link = link_of(entry)
-    changes = (("undone", f"{_NAMED}{link.number}.{link.number}"),)
-    return record_of(follow(link._replace(changes=changes), link), entry.ref.position + 1)
+    entry = parse_entry(record)
+    changes = (("undone", f"{_NAMED}{entry.number}.{entry.number}"),)
+    return record_of(chain_entry(entry._replace(changes=changes), entry), record.ref.position + 1)
 
 
 def chain_of(namespace: str) -> Filter:

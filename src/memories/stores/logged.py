@@ -24,7 +24,7 @@ from memories.stores.records import SEARCHED, Collection, Filter, Patch, Record,
 from memories.stores.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
-    from memories.stores.audit_log import Link
+    from memories.stores.audit_log import ChainEntry
     from memories.stores.protocol import Store
     from memories.stores.wrapper import BufferedStore
 
@@ -103,7 +103,7 @@ class LoggedStore(StoreWrapper):
         self._local = threading.local()
         self._salts: dict[str, str] = {}
         # The last entry that was read or written in each namespace.
-        self._heads: dict[str, tuple[Record, Link]] = {}
+        self._heads: dict[str, tuple[Record, ChainEntry]] = {}
         self._buffer: BufferedStore | None = None
 
     @contextlib.contextmanager
@@ -255,11 +255,11 @@ class LoggedStore(StoreWrapper):
         for action in actions:
             if not _is_implied(action, distinct):
                 by_namespace.setdefault(action.ref.namespace, []).append(action)
-        entries: list[Record] = []
+        records: list[Record] = []
         for namespace in sorted(by_namespace):
-            entries += self._make_entries(namespace, by_namespace[namespace])
-        if entries:
-            self.wrapped.append(entries)
+            records += self._make_entries(namespace, by_namespace[namespace])
+        if records:
+            self.wrapped.append(records)
 
     def _make_entries(self, namespace: str, actions: Sequence[_Action]) -> list[Record]:
         from memories.stores import audit_log  # imported in functions, since reads don't need it
@@ -270,23 +270,23 @@ class LoggedStore(StoreWrapper):
         else:
             has_turns = any(action.ref.collection is Collection.HISTORY for action in actions)
             salt = self._read_salt(namespace) if has_turns else ""
-        entries: list[Record] = []
+        records: list[Record] = []
         for changes in audit_log.split_into_entries(_items_by_action(actions, salt)):
             chain_salt = salt if head is None else ""
-            link = audit_log.Link(
+            entry = audit_log.ChainEntry(
                 0, namespace, self._clock(), actor(self._channel), changes, chain_salt, ""
             )
-            head = audit_log.follow(link, head)
+            head = audit_log.chain_entry(entry, head)
             position += 1
-            entry = audit_log.record_of(head, position)
-            entries.append(entry)
-            self._heads[namespace] = entry, head
+            record = audit_log.record_of(head, position)
+            records.append(record)
+            self._heads[namespace] = record, head
         if self._buffer is not None and head is not None:
             self._buffer.heads[namespace] = position, head
-        return entries
+        return records
 
-    def _read_head(self, namespace: str) -> "tuple[int, Link | None]":
-        """Return the position and link of a chain's last entry; 0 and None for an empty chain."""
+    def _read_head(self, namespace: str) -> "tuple[int, ChainEntry | None]":
+        """Return a chain's last position and entry; 0 and None for an empty chain."""
         from memories.stores import audit_log
 
         if self._buffer is not None and namespace in self._buffer.heads:
@@ -295,25 +295,27 @@ class LoggedStore(StoreWrapper):
         with contextlib.suppress(StoreDamaged, ValueError):
             # Looking up two addresses is three times as fast as searching for the end.
             if namespace in self._heads:
-                entry, link = self._heads[namespace]
-                if self._is_last(entry) and not self._has_met_damage(namespace, mark):
-                    return entry.ref.position, link
-            entries = self.wrapped.scan(where, limit=1, newest_first=True)
+                record, entry = self._heads[namespace]
+                if self._is_last(record) and not self._has_met_damage(namespace, mark):
+                    return record.ref.position, entry
+            records = self.wrapped.scan(where, limit=1, newest_first=True)
             if not self._has_met_damage(namespace, mark):
-                if not entries:
+                if not records:
                     return 0, None
-                return entries[0].ref.position, audit_log.link_of(entries[0])
+                return records[0].ref.position, audit_log.parse_entry(records[0])
         # The chain is broken, which `memory log --verify` reports. The entry goes after the last
         # position, because writes must not wait for a repair.
         position = max((ref.position for ref in self.wrapped.refs(where)), default=0)
-        link = audit_log.Link(position, namespace, self._clock(), actor(self._channel), (), "", "")
-        return position, link
+        entry = audit_log.ChainEntry(
+            position, namespace, self._clock(), actor(self._channel), (), "", ""
+        )
+        return position, entry
 
-    def _is_last(self, entry: Record) -> bool:
-        """Return whether a chain still ends with this entry, unchanged."""
-        next_ref = entry.ref._replace(position=entry.ref.position + 1)
-        records = self.wrapped.read([entry.ref, next_ref])
-        return [(record.ref, record.text) for record in records] == [(entry.ref, entry.text)]
+    def _is_last(self, last: Record) -> bool:
+        """Return whether a chain still ends with this record, unchanged."""
+        next_ref = last.ref._replace(position=last.ref.position + 1)
+        records = self.wrapped.read([last.ref, next_ref])
+        return [(record.ref, record.text) for record in records] == [(last.ref, last.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
         """Return whether reads since a mark have skipped a damaged entry in a namespace.
@@ -337,7 +339,7 @@ class LoggedStore(StoreWrapper):
                 for record in self.wrapped.read(
                     [Ref(Collection.LOG, namespace, audit_log.CHAIN, 1)]
                 ):
-                    salt = audit_log.link_of(record).salt
+                    salt = audit_log.parse_entry(record).salt
             self._salts[namespace] = salt
         return self._salts[namespace]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.audit_log import Link
+    from memories.stores.audit_log import ChainEntry
     from memories.stores.records import Matches, TurnQuery
 
 
@@ -185,7 +185,7 @@ class BufferedStore(StoreWrapper):
     def __init__(self, store: "Store") -> None:
         """Begin with an empty buffer; the store must be in a transaction."""
         super().__init__(store)
-        self.heads: dict[str, tuple[int, Link]] = {}
+        self.heads: dict[str, tuple[int, ChainEntry]] = {}
         self._buffered: list[Record] = []
         self._added = 0  # number of records passed on to the store
         self._changes = 0

@@ -14,12 +14,12 @@ from memories.guard import validate
 from memories.models import LOG_ACTIONS, Change, LogCheck, LogEntry, Moment
 from memories.stores.audit_log import (
     CHAIN,
+    ChainEntry,
     Item,
-    Link,
     chain_of,
     conversation_digest,
     hash_of,
-    link_of,
+    parse_entry,
     parse_item,
 )
 from memories.stores.protocol import Store, scan_pages
@@ -68,9 +68,9 @@ class LogQuery(NamedTuple):
     action: str | None
     limit: int = 10
 
-    def matches(self, link: Link, digests: set[str]) -> bool:
+    def matches(self, entry: ChainEntry, digests: set[str]) -> bool:
         """Return whether at least one change in an entry meets all conditions."""
-        for action, *items in link.changes:
+        for action, *items in entry.changes:
             if self.action not in (None, action):
                 continue
             if any(self._is_about(parse_item(item), digests) for item in items):
@@ -143,32 +143,34 @@ def read_entries(store: Store, namespaces: Sequence[str], query: LogQuery) -> li
     refs = [record.ref for record, _ in entries]
     successors = {ref._replace(position=ref.position - 1): ref for ref in refs if ref.position > 1}
     before = store.read(list(successors))
-    predecessors = {successors[record.ref]: _link(record) for record in before}
-    names = _names(store, [link for _, link in entries], query.conversation)
+    predecessors = {successors[record.ref]: _read_entry(record) for record in before}
+    names = _names(store, [entry for _, entry in entries], query.conversation)
     return [
         LogEntry(
-            number=link.number,
-            at=link.at,
-            namespace=link.namespace,
-            actor=link.actor,
-            changes=_changes(link, names),
-            previous=_previous_hash(link, predecessors.get(record.ref)),
-            hash=link.hash,
+            number=entry.number,
+            at=entry.at,
+            namespace=entry.namespace,
+            actor=entry.actor,
+            changes=_changes(entry, names),
+            previous=_previous_hash(entry, predecessors.get(record.ref)),
+            hash=entry.hash,
         )
-        for record, link in entries
+        for record, entry in entries
     ]
 
 
-def _newest_first(store: Store, namespace: str, query: LogQuery) -> Iterator[tuple[Record, Link]]:
+def _newest_first(
+    store: Store, namespace: str, query: LogQuery
+) -> Iterator[tuple[Record, ChainEntry]]:
     chain = chain_of(namespace)._replace(since=query.since, until=query.until)
     digests: set[str] = set()
     if query.conversation is not None:
         for salt in _salts(store, namespace):
             digests.add(conversation_digest(salt, query.conversation))
     for record in _scan(store, chain, newest_first=True):
-        link = _link(record)
-        if query.matches(link, digests):
-            yield record, link
+        entry = _read_entry(record)
+        if query.matches(entry, digests):
+            yield record, entry
 
 
 def _scan(store: Store, chain: Filter, *, newest_first: bool = False) -> Iterator[Record]:
@@ -176,52 +178,52 @@ def _scan(store: Store, chain: Filter, *, newest_first: bool = False) -> Iterato
         yield from page
 
 
-def _link(record: Record) -> Link:
+def _read_entry(record: Record) -> ChainEntry:
     try:
-        link = link_of(record)
-        for item in _items(link):
+        entry = parse_entry(record)
+        for item in _items(entry):
             parse_item(item)
     except ValueError as exc:
         raise StoreDamaged(
             f"entry {record.ref.position} of the log of {record.ref.namespace} can't be read; "
             "run: memory log --verify"
         ) from exc
-    return link
+    return entry
 
 
-def _items(link: Link) -> Iterator[str]:
-    for _, *items in link.changes:
+def _items(entry: ChainEntry) -> Iterator[str]:
+    for _, *items in entry.changes:
         yield from items
 
 
 def _salts(store: Store, namespace: str) -> list[str]:
     """Return the salts of the conversation digests; a store merged from copies has several."""
     refs = [Ref(Collection.LOG, namespace, CHAIN, position) for position in (1, 2)]
-    salts = [_link(record).salt for record in store.read(refs)]
+    salts = [_read_entry(record).salt for record in store.read(refs)]
     return [salt for salt in salts if salt] or [""]
 
 
-def _previous_hash(link: Link, predecessor: Link | None) -> str | None:
+def _previous_hash(entry: ChainEntry, predecessor: ChainEntry | None) -> str | None:
     candidates = [""] if predecessor is None else [predecessor.hash, ""]
     for previous in candidates:
-        if hash_of(link, previous) == link.hash:
+        if hash_of(entry, previous) == entry.hash:
             return previous
     return None
 
 
 def _names(
-    store: Store, links: Sequence[Link], conversation: str | None
+    store: Store, entries: Sequence[ChainEntry], conversation: str | None
 ) -> dict[tuple[str, str], str]:
     """Return the names of conversations, keyed by namespace and digest.
 
     Only existing conversations, and the requested one, can be named.
     """
     names: dict[tuple[str, str], str] = {}
-    for namespace in {link.namespace for link in links}:
+    for namespace in {entry.namespace for entry in entries}:
         items: list[str] = []
-        for link in links:
-            if link.namespace == namespace:
-                items += _items(link)
+        for entry in entries:
+            if entry.namespace == namespace:
+                items += _items(entry)
         if not any(parse_item(item).digest for item in items):
             continue
         turns = Filter(Collection.HISTORY, (namespace,), state="any")
@@ -234,13 +236,13 @@ def _names(
     return names
 
 
-def _changes(link: Link, names: Mapping[tuple[str, str], str]) -> tuple[Change, ...]:
+def _changes(entry: ChainEntry, names: Mapping[tuple[str, str], str]) -> tuple[Change, ...]:
     changes: list[Change] = []
-    for action, *items in link.changes:
+    for action, *items in entry.changes:
         for item in map(parse_item, items):
             name = None
             if item.digest:
-                name = names.get((link.namespace, item.digest), f"#{item.digest}")
+                name = names.get((entry.namespace, item.digest), f"#{item.digest}")
             changes.append(Change(action, item.memory, name, item.first, item.last))
     return tuple(changes)
 
@@ -322,32 +324,32 @@ class _ChainCheck:
         self._since = self._since or record.created_at
         self._entry_count += 1
         try:
-            link = _link(record)
+            entry = _read_entry(record)
         except StoreDamaged:
             self.report(f"entry {position} is not what was written")
             return
-        self._add_hash(link, position)
-        if link.salt:
-            self._salts.append(link.salt)
-        self._add_written(link)
+        self._add_hash(entry, position)
+        if entry.salt:
+            self._salts.append(entry.salt)
+        self._add_written(entry)
 
-    def _add_hash(self, link: Link, position: int) -> None:
+    def _add_hash(self, entry: ChainEntry, position: int) -> None:
         # In a store merged from copies, two entries may have the same number, and the positions of
         # later entries are higher than their numbers.
         predecessors = [""]
-        if link.number > 1:
-            predecessors = [digest.hex() for digest in self._hashes.get(link.number - 1, [])]
-        if not any(hash_of(link, previous) == link.hash for previous in predecessors):
+        if entry.number > 1:
+            predecessors = [digest.hex() for digest in self._hashes.get(entry.number - 1, [])]
+        if not any(hash_of(entry, previous) == entry.hash for previous in predecessors):
             self.report(f"entry {position}, or the one before it, was changed or moved")
-        hashes = self._hashes.setdefault(link.number, [])
-        digest = bytes.fromhex(link.hash)
+        hashes = self._hashes.setdefault(entry.number, [])
+        digest = bytes.fromhex(entry.hash)
         if digest in hashes:
             self.report(f"entry {position} occurs twice")
         hashes.append(digest)
-        self._head = link.hash
+        self._head = entry.hash
 
-    def _add_written(self, link: Link) -> None:
-        for action, *items in link.changes:
+    def _add_written(self, entry: ChainEntry) -> None:
+        for action, *items in entry.changes:
             if action not in _WRITING:
                 continue
             for item in map(parse_item, items):

@@ -526,7 +526,7 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
     try:
         changes = [
             (action, audit_log.parse_item(item))
-            for action, *items in audit_log.link_of(record).changes
+            for action, *items in audit_log.parse_entry(record).changes
             for item in items
         ]
     except ValueError as exc:

@@ -14,7 +14,7 @@ from memories.embedders.fake import FakeEmbedder
 from memories.errors import StoreError
 from memories.models import Change, LogCheck
 from memories.stores import Store
-from memories.stores.audit_log import CHAIN, chain_of, follow, link_of, record_of
+from memories.stores.audit_log import CHAIN, chain_entry, chain_of, parse_entry, record_of
 from memories.stores.records import Collection, Record, Ref
 from memories.stores.sqlite.store import SQLiteStore
 from memories.transfer.migrate import migrate
@@ -194,8 +194,8 @@ class Log(Opened):
 
     def test_a_changed_entry_is_detected(self, store: Store) -> None:
         memories, entries = self.five(store)
-        link = link_of(entries[2])
-        forged = link._replace(actor=link.actor._replace(user="mallory"))
+        third = parse_entry(entries[2])
+        forged = third._replace(actor=third.actor._replace(user="mallory"))
         replace(store, [*entries[:2], record_of(forged, 3), *entries[3:]])
         assert "entry 3, or the one before it, was changed" in str(check(memories).problem)
         damaged = entries[2]._replace(text=entries[2].text[:-9])
@@ -230,7 +230,9 @@ class Log(Opened):
         replace(store, entries[:4])
         assert "entries were removed" in str(check(memories).problem)
         assert check(memories).unlogged == 1
-        memories.forget(link_of(entries[4]).changes[0] and memories.list(limit=1).memories[0].id)
+        memories.forget(
+            parse_entry(entries[4]).changes[0] and memories.list(limit=1).memories[0].id
+        )
         assert check(memories).problem is None
         assert "its end was cut off, or it was rewritten" in str(
             check(memories, against=head).problem
@@ -246,15 +248,15 @@ class Log(Opened):
     def test_a_rewritten_log_end_is_detected_by_a_saved_head(self, store: Store) -> None:
         memories, entries = self.five(store)
         head = check(memories).head
-        last, forged = link_of(entries[1]), entries[:2]
-        for entry in entries[2:]:
-            link = link_of(entry)
-            last = follow(link._replace(actor=link.actor._replace(user="mallory")), last)
-            forged = [*forged, record_of(last, entry.ref.position)]
+        last, forged = parse_entry(entries[1]), entries[:2]
+        for old in entries[2:]:
+            entry = parse_entry(old)
+            last = chain_entry(entry._replace(actor=entry.actor._replace(user="mallory")), last)
+            forged = [*forged, record_of(last, old.ref.position)]
         replace(store, forged)
         assert check(memories).problem is None
         assert "rewritten" in str(check(memories, against=head).problem)
-        assert check(memories, against=link_of(entries[1]).hash).problem is None
+        assert check(memories, against=parse_entry(entries[1]).hash).problem is None
 
     # --- several writers
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from memories.core.times import to_millis
 from memories.errors import Conflict, StoreBusy, StoreError
-from memories.stores.audit_log import CHAIN, chain_of, make_undone_entry, relink
+from memories.stores.audit_log import CHAIN, chain_of, make_undone_entry, rechain
 from memories.stores.damage import Damaged
 from memories.stores.documents.changes import (
     Changes,
@@ -123,7 +123,7 @@ class Chains:
                 with contextlib.suppress(Conflict):  # removes entries that a crash left pending
                     check_free(self._driver, entries, Changes(), lock)
                 last = self.last(part.namespace, Overlay(self._driver, Changes(), Damaged()))
-                entries = relink(entries, last)
+                entries = rechain(entries, last)
             else:
                 self._reached[part.namespace] = entries[-1].ref.position
                 return entries
