@@ -51,7 +51,7 @@ def test_memory_can_be_switched_off_and_on_for_a_session(
     memory: Command, home: Path, folder: Path
 ) -> None:
     assert "found no agent session in" in memory("off", "--session").error
-    session.add_facts(str(home), "codex.s1", folder=str(folder))
+    session.append(str(home), "codex.s1", folder=str(folder))
     assert memory("off", "--session").json["for"] == "session codex.s1"
     assert (is_on("codex.s1"), is_on("codex.s2"), is_on()) == (False, True, True)
     assert memory("on", "--session").json["on"]
@@ -69,11 +69,11 @@ def test_the_session_is_the_one_named_by_the_host(memory: Command) -> None:
 def test_an_ended_session_is_not_the_current_session(
     memory: Command, home: Path, folder: Path
 ) -> None:
-    session.add_facts(str(home), "codex.s1", folder=str(folder))
-    session.add_facts(str(home), "codex.s2", folder=str(folder))
-    session.add_facts(str(home), "codex.s2", ended=True)
+    session.append(str(home), "codex.s1", folder=str(folder))
+    session.append(str(home), "codex.s2", folder=str(folder))
+    session.append(str(home), "codex.s2", ended=True)
     assert memory("off", "--session").json["for"] == "session codex.s1"
-    session.add_facts(str(home), "codex.s1", ended=True)
+    session.append(str(home), "codex.s1", ended=True)
     assert "found no agent session in" in memory("off", "--session").error
 
 

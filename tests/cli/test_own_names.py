@@ -164,7 +164,7 @@ def test_every_file_that_a_run_creates_in_the_home_has_a_refused_name(
     FileClaims(file_of(config._replace(store="postgresql://host/one")))
     set_alias(home, "shop", "store")
     inbox.add(str(home), "codex.s1", {"event": "stop"})
-    session.add_facts(str(home), "codex.s1", folder="/")
+    session.append(str(home), "codex.s1", folder="/")
     runs.record_run(str(home), "codex", "stop", "it failed")
     files.keep_receipt(
         home, ("codex", "user", ""), [files.WrittenFile("x", None, False, True, "", ())]

@@ -477,9 +477,7 @@ def test_a_fact_known_in_another_project_is_proposed(home: Path, folder: Path) -
         memories.create("Ann owns deploys.", tags={"project": "other", "global": "true"})
     assert shown is not None
     # The hook of the prompt has recalled the other project's memory, as the best match.
-    session.add_facts(
-        str(home), "claude-code.s1", shown=[shown.id], said=sorted(hash_sentences(text))
-    )
+    session.append(str(home), "claude-code.s1", shown=[shown.id], said=sorted(hash_sentences(text)))
     record_event(
         home, "user-prompt", prompt=f"Remember that {text} Remember that Ann owns deploys."
     )
@@ -833,9 +831,9 @@ def test_a_session_without_a_request_stores_no_note(home: Path) -> None:
 
 
 def test_files_of_old_sessions_are_removed(home: Path) -> None:
-    session.add_facts(str(home), "codex.old", folder="/x")
+    session.append(str(home), "codex.old", folder="/x")
     os.utime(home / "sessions" / "codex.old", (1, 1))
-    session.add_facts(str(home), "codex.new", folder="/x")
+    session.append(str(home), "codex.new", folder="/x")
     record_event(home, "stop")
     flush_inbox(home)
     assert [each.name for each in (home / "sessions").iterdir()] == ["codex.new"]

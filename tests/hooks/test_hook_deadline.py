@@ -64,7 +64,7 @@ def test_the_prompt_after_a_missed_recall_reports_it_once(hook: Hook, home: Path
     with Memories() as memories:
         memories.create("Deploys happen on Tuesdays")
     ended = int(time.time() * 1000) - 5_000  # as a hook that was killed at its deadline leaves it
-    session.add_facts(str(home), "claude-code.s1", **{session.SUSPECT_FROM: ended})
+    session.append(str(home), "claude-code.s1", **{session.SUSPECT_FROM: ended})
     assert MISSED in hook("user-prompt", ASKED).context
     assert MISSED not in hook("user-prompt", {"prompt": "and when do releases happen?"}).context
 
@@ -74,7 +74,7 @@ def test_a_missed_recall_is_reported_even_if_gemini_gets_no_session_block(hook: 
     """The first prompt also gets the block, which needs the store."""
     env = {"MEMORY_STORE": "http://127.0.0.1:9", "MEMORY_TOKEN": "a" * 40}
     home = os.environ["MEMORY_HOME"]
-    session.add_facts(home, "gemini.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000})
+    session.append(home, "gemini.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000})
     assert MISSED in hook("user-prompt", ASKED, host="gemini", env=env).context
     assert MISSED not in hook("user-prompt", ASKED, host="gemini", env=env).context
 
@@ -125,9 +125,7 @@ def test_a_server_answers_from_the_scratchpad_while_the_store_is_suspect(home: P
         assert begin == limit
         return HookContext("", "shared").encode().encode()
 
-    session.add_facts(
-        str(home), "codex.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000}
-    )
+    session.append(str(home), "codex.s1", **{session.SUSPECT_FROM: int(time.time() * 1000) - 5_000})
     place = (str(home), str(home), "codex.s1", None)
     request = RecallRequest(place, "when do deploys happen?", time.monotonic() + 30)
     assert recall_in_time(request, ask_server, lambda _: HookContext("", "")).probe_store

@@ -227,7 +227,7 @@ def test_a_gemini_session_begins_with_its_first_prompt(hook: Hook, home: Path) -
         return answer.context
 
     assert hook("session-start", {"source": "startup"}, host="gemini").context == ""
-    session.add_facts(str(home), "gemini.s1", folder="/x")  # a hook was late and gave nothing
+    session.append(str(home), "gemini.s1", folder="/x")  # a hook was late and gave nothing
     first = ask("Which tram goes to the harbour?")
     assert "persistent memory" in first
     assert first.count(DEPLOY) == 1
@@ -634,7 +634,7 @@ def test_session_files_name_no_conversation_and_turns_are_shown_only_once(
 def test_session_files_from_earlier_versions_with_turn_names_are_read(home: Path) -> None:
     (home / "sessions").mkdir(parents=True)
     (home / "sessions" / "one").write_text('{"shown": ["a#talk#2", "0190-id"]}\n')
-    session.add_facts(str(home), "two", shown=["a#talk#2", "0190-id"])
+    session.append(str(home), "two", shown=["a#talk#2", "0190-id"])
     assert session.read(str(home), "one").in_context == session.read(str(home), "two").in_context
     assert session.stored_id("a#talk#2") in session.read(str(home), "one").in_context
     assert "talk" not in str(session.read(str(home), "one").in_context)

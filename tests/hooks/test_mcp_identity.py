@@ -142,7 +142,7 @@ def test_an_ended_session_gives_the_tools_no_identity(hook: Hook, home: Path) ->
 def test_a_resumed_session_has_not_ended(hook: Hook, home: Path) -> None:
     start_session(hook, "s1", "bob")
     assert not hook("session-end", {"session_id": "s1", "reason": "other"}).code
-    session.add_facts(str(home), "claude-code.s1", ended=False)
+    session.append(str(home), "claude-code.s1", ended=False)
     assert server_session(home, CLAUDE_CODE_SESSION_ID="s1").namespace() == "bob"
 
 

@@ -145,14 +145,14 @@ def test_another_session_still_asks_the_store(home: Path, store: Store) -> None:
 
 
 def test_two_simultaneous_hooks_both_ask_the_store(home: Path, store: Store) -> None:
-    session.add_facts(
+    session.append(
         str(home), "codex.s1", late=int((time.time() + 600) * 1000)
     )  # the other hook is still at work
     assert recall_once(home, store)[0] == "from the store"
 
 
 def test_an_old_suspicion_expires_without_a_probe(home: Path, store: Store) -> None:
-    session.add_facts(str(home), "codex.s1", late=int((time.time() - 3600) * 1000))
+    session.append(str(home), "codex.s1", late=int((time.time() - 3600) * 1000))
     assert recall_once(home, store)[0] == "from the store"
 
 

@@ -105,9 +105,9 @@ def test_the_setting_capture_projects_is_read_from_the_users_file(folder: Path, 
 
 
 def test_a_session_switches_only_itself(folder: Path, home: Path) -> None:
-    session.add_facts(str(home), "claude-code.s1", off=True)
+    session.append(str(home), "claude-code.s1", off=True)
     assert (is_on(folder, "claude-code.s1"), is_on(folder, "claude-code.s2")) == (False, True)
-    session.add_facts(str(home), "claude-code.s1", off=False, namespace="bob")
+    session.append(str(home), "claude-code.s1", off=False, namespace="bob")
     state = switch.read_state(str(folder), "claude-code.s1")
     assert (state.on, state.namespace) == (True, "bob")
 

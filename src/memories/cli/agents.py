@@ -425,7 +425,7 @@ def _switch(config: "Config", for_session: bool, everywhere: bool, *, on: bool) 
     session_name = None
     if for_session:
         session_name = _current_session(home, folder)
-        session.add_facts(home, session_name, off=not on)
+        session.append(home, session_name, off=not on)
         place = title = f"session {session_name}"
     elif everywhere:
         place, title = switch.EVERYWHERE, "every project"

@@ -258,7 +258,7 @@ class EventHandler:
         has_identity = self.state.off_for_session and self.state.namespace is not None
         if self.call.event == "session-end" and (self.state.on or has_identity):
             # otherwise the MCP server would keep using the session's identity
-            self._add_facts({session.ENDED: True})
+            self._update_session({session.ENDED: True})
         if not self.state.on and not (self.state.off_for_session and is_prompt):
             return None
         if is_prompt:
@@ -269,7 +269,7 @@ class EventHandler:
             is_resumed = self.event.text("source") == "resume"
             return self._reply_to_start(self._send_interim, is_resumed=is_resumed)
         if self.call.event == "pre-compact" and self.call.host not in _COMPACTS_EACH_TURN:
-            self._add_facts({session.RESET: True})
+            self._update_session({session.RESET: True})
         if self.may_capture() and self.capture() and self.call.event != "answer":
             start_flusher(self.home)
         return Reply()
@@ -282,16 +282,16 @@ class EventHandler:
         source = self.event.text("source")
         if not self._claim_first("given", source):
             # the session may have ended and resumed at the same moment
-            self._add_facts({session.ENDED: False})
+            self._update_session({session.ENDED: False})
             return Reply()
-        facts = {
-            **self._start_facts(),
+        fields = {
+            **self._start_fields(),
             session.RESUMED: is_resumed and self.event.host in _RESEND_CONTEXTS,
             session.RESET: source in ("clear", "compact"),
         }
         if source == "fork":
-            facts[session.FORKED_AT] = time.time_ns() // 1_000_000
-        reason = self._add_facts(facts)
+            fields[session.FORKED_AT] = time.time_ns() // 1_000_000
+        reason = self._update_session(fields)
         if self.may_capture() and inbox.size(self.home):
             start_flusher(self.home)  # events that an earlier session could not store
         reply = self._recall(self._request(self.state.namespace), announce=announce)
@@ -299,7 +299,7 @@ class EventHandler:
             reply.text = "\n".join(filter(None, (NOT_RECORDED.format(reason=reason), reply.text)))
         return reply
 
-    def _start_facts(self) -> "dict[str, object]":
+    def _start_fields(self) -> "dict[str, object]":
         return {
             session.FOLDER: self.event.folder,
             session.NAMED: self.call.namespace or "",
@@ -332,7 +332,7 @@ class EventHandler:
             before the notice is sent: like the hook before it, this hook may be killed.
             """
             if has_missed:
-                self._add_facts({session.MISS_REPORTED: record.suspect_from})
+                self._update_session({session.MISS_REPORTED: record.suspect_from})
             self._send_interim(render_response(self.event, self.call.event, notice))
 
         needs_block = record.ended or not record.has_context
@@ -353,17 +353,17 @@ class EventHandler:
             # The flusher must skip the transcript up to here.
             reason = files.try_write(lambda: self.capture(SWITCHED_ON))
         if not wish.on:
-            reason = reason or self._add_facts({session.OFF: True})
+            reason = reason or self._update_session({session.OFF: True})
             if reason:
                 return Reply(NOT_SWITCHED.format(reason=reason))
             return Reply(
                 "Memory is off for this session: nothing is recalled or captured. "
                 "The user can say: memory on."
             )
-        facts = {**self._start_facts(), session.OFF: False, session.RESET: True}
+        fields = {**self._start_fields(), session.OFF: False, session.RESET: True}
         if wish.namespace is not None:
-            facts[session.NAMESPACE] = wish.namespace
-        reason = reason or self._add_facts(facts)
+            fields[session.NAMESPACE] = wish.namespace
+        reason = reason or self._update_session(fields)
         if reason:
             return Reply(NOT_SWITCHED.format(reason=reason))
         request = self._request(wish.namespace or self.state.namespace)
@@ -375,9 +375,9 @@ class EventHandler:
         if self.call.send_interim:
             self.call.send_interim(answer)
 
-    def _add_facts(self, facts: "dict[str, object]") -> str:
-        """Add facts to the session's file; return the reason if they can't be written, else ""."""
-        return session.try_add_facts(self.home, self.event.session_name, **facts)
+    def _update_session(self, fields: "dict[str, object]") -> str:
+        """Append fields to the session's file; return why they can't be written, else ""."""
+        return session.try_append(self.home, self.event.session_name, **fields)
 
     def _request(self, namespace: str | None, prompt: str | None = None) -> RecallRequest:
         caller = (

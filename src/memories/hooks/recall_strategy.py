@@ -191,7 +191,7 @@ def recall_in_time(
     if not was_suspect:
         # This takes effect only at the deadline, if this hook was killed before it could clear it.
         suspect_from = now + int(request.seconds() * 1000)
-        session.try_add_facts(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
+        session.try_append(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:
         announce()
     if was_suspect:
@@ -217,12 +217,12 @@ def probe(
 
     If the store responds to the probe, the session's next hook uses the store again.
     """
-    session.add_facts(request.home, request.session, **{session.PROBED_AT: _now_ms()})
+    session.append(request.home, request.session, **{session.PROBED_AT: _now_ms()})
     trial = RecallRequest(
         request.caller, request.prompt, time.monotonic() + seconds, marks_read=False
     )
     if not answer_by_server_or_here(trial, ask_server, answer_here).error:
-        session.add_facts(request.home, request.session, **{session.SUSPECT_FROM: 0})
+        session.append(request.home, request.session, **{session.SUSPECT_FROM: 0})
 
 
 def is_suspect(state: session.Session, now_ms: int) -> bool:
@@ -280,17 +280,17 @@ def _record_shown(
     neither shown nor captured again. If they can't be recorded, the context is given anyway, with
     the reason in its `error`.
     """
-    facts: dict[str, object] = {}
+    fields: dict[str, object] = {}
     if suspect_from is not None:
-        facts[session.SUSPECT_FROM] = suspect_from
+        fields[session.SUSPECT_FROM] = suspect_from
         if context.error and _TOO_SLOW not in context.error:
             # The next prompt should report a failure only if the store was too slow.
-            facts[session.MISS_REPORTED] = suspect_from
+            fields[session.MISS_REPORTED] = suspect_from
     if context.shown or context.sentences:
-        facts[session.SHOWN] = context.shown
-        facts[session.SENTENCES] = context.sentences
-        facts[session.GIVEN_TO] = context.namespace
-    problem = session.try_add_facts(request.home, request.session, **facts)
+        fields[session.SHOWN] = context.shown
+        fields[session.SENTENCES] = context.sentences
+        fields[session.GIVEN_TO] = context.namespace
+    problem = session.try_append(request.home, request.session, **fields)
     if problem:
         context.error = context.error or f"what was shown can't be recorded: {problem}"
 

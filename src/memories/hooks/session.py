@@ -29,7 +29,7 @@ NAMESPACE, NAMED, FOLDER, ENDED = "namespace", "named", "folder", "ended"
 RESUMED, FORKED_AT, HAS_TOOLS = "resumed", "forked_at", "tools"
 SUSPECT_FROM, PROBED_AT, MISS_REPORTED = "late", "tried", "miss_reported"
 GIVEN_TO = "given_to"  # the same key as in `write.captured`
-_FACTS: "tuple[tuple[str, str, type], ...]" = (
+_FIELDS: "tuple[tuple[str, str, type], ...]" = (
     (OFF, "off", bool),
     (ENDED, "ended", bool),
     (RESUMED, "resumed", bool),
@@ -53,14 +53,14 @@ class Session:
         off: Whether the session switched memory off.
         folder: The session's working folder.
         ended: Whether the session has ended and was not resumed.
-        in_context: The memories and turns now in the session's context. The keys are their marks
-            (see `mark`); the values are the hashes of the sentences last shown with them.
+        in_context: The memories and turns now in the session's context. The keys are their ids
+            (see `stored_id`); the values are the hashes of the sentences last shown with them.
         has_context: Whether the session's context still contains a text that hooks gave it.
         resumed: Whether the session was resumed with its earlier context.
         forked_at: When the session was forked from another, in milliseconds since 1970; 0 if it was
             not.
         has_tools: Whether the session's hooks come from a plugin that also provides the MCP server.
-        seen: The marks of all memories and turns ever shown to the session.
+        seen: The ids of all memories and turns ever shown to the session.
         sentences: The hashes of all sentences ever shown to the session.
         suspect_from: When the store becomes suspect, in milliseconds since 1970; 0 if it is not. A
             hook that is waiting for the store sets this to the hook's deadline.
@@ -97,7 +97,7 @@ class Session:
         if line.get(RESET):
             self.in_context.clear()
             self.has_context = False
-        for key, attribute, kind in _FACTS:
+        for key, attribute, kind in _FIELDS:
             value = line.get(key)
             if isinstance(value, kind):
                 setattr(self, attribute, value)
@@ -150,34 +150,34 @@ def read(home: str, name: str) -> Session:
     return session
 
 
-def add_facts(home: str, name: str, **facts: object) -> None:
-    """Add facts to a session's file.
+def append(home: str, name: str, **fields: object) -> None:
+    """Append a line with some fields to a session's file.
 
     Raises:
         OSError: The file can't be written.
     """
-    shown = facts.get(SHOWN)
+    shown = fields.get(SHOWN)
     if isinstance(shown, list):
-        facts[SHOWN] = [stored_id(str(value)) for value in shown]
+        fields[SHOWN] = [stored_id(str(value)) for value in shown]
     path = os.path.join(files.private_folder(home, files.SESSIONS), name)
     fd = files.open_private(path, os.O_WRONLY | os.O_APPEND)
     try:
         files.lock(fd)  # another process may be moving or removing a namespace in this file
         is_full = os.fstat(fd).st_size > MAX_BYTES
-        if is_full and not facts.keys() & {OFF, NAMESPACE, RESET}:
+        if is_full and not fields.keys() & {OFF, NAMESPACE, RESET}:
             raise OSError(f"{path} is full; end this session or start another")
-        os.write(fd, b"\n" + json.dumps(facts).encode() + b"\n")
+        os.write(fd, b"\n" + json.dumps(fields).encode() + b"\n")
     finally:
         os.close(fd)
 
 
-def try_add_facts(home: str, name: str, **facts: object) -> str:
-    """Add facts to a session's file; return why they can't be written, or an empty string.
+def try_append(home: str, name: str, **fields: object) -> str:
+    """Append a line to a session's file; return why it can't be written, or an empty string.
 
     Raises:
         UnsafeFolder: Other users may write to the file's folder.
     """
-    return files.try_write(lambda: add_facts(home, name, **facts))
+    return files.try_write(lambda: append(home, name, **fields))
 
 
 def claim(home: str, name: str, action: str, *, within: float | None, is_end: bool = False) -> bool:

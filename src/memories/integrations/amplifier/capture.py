@@ -155,7 +155,7 @@ def _record_shown(home: str, name: str, mounted: Mounted) -> None:
         marks: set[str] = set()
         for text in texts.values():
             marks |= set(sentences.hash_sentences(text))
-        session.add_facts(
+        session.append(
             home, name, **{session.SHOWN: sorted(texts), session.SENTENCES: sorted(marks)}
         )
 

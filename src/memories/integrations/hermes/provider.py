@@ -152,8 +152,8 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
     def _record_shown(self, context: HookContext, name: str) -> None:
         """Record which memories a session has seen; without this record, they may be repeated."""
         if context.shown and self._config is not None:
-            facts = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
-            session.try_add_facts(str(self._config.home), name, **facts)
+            fields = {session.SHOWN: context.shown, session.SENTENCES: context.sentences}
+            session.try_append(str(self._config.home), name, **fields)
 
     def sync_turn(
         self, user_content: str, assistant_content: str, *, session_id: str = "", **_kwargs: Any
@@ -173,9 +173,7 @@ class MemoriesProvider(MemoryProvider):  # type: ignore[misc]  # Hermes has no t
         The memories can then be recalled again. Nothing is added to the summary.
         """
         if self._config is not None:
-            session.add_facts(
-                str(self._config.home), self._session_name(""), **{session.RESET: True}
-            )
+            session.append(str(self._config.home), self._session_name(""), **{session.RESET: True})
         return ""
 
     def on_memory_write(
