@@ -310,14 +310,14 @@ def test_simultaneous_hooks_show_memories_once(root: Path, home: Path) -> None:
 def test_events_without_a_turn_are_answered_once_within_a_few_seconds(
     root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert session.claim(str(home), "cursor.c1", "given x", within=10)
-    assert not session.claim(str(home), "cursor.c1", "given x", within=10)
-    assert session.claim(str(home), "cursor.c1", "given y", within=10)
-    assert session.claim(str(home), "cursor.c2", "given x", within=10)
+    assert session.claim(str(home), "cursor.c1", "reply x", within=10)
+    assert not session.claim(str(home), "cursor.c1", "reply x", within=10)
+    assert session.claim(str(home), "cursor.c1", "reply y", within=10)
+    assert session.claim(str(home), "cursor.c2", "reply x", within=10)
     now = session.time.time()
     monkeypatch.setattr(session.time, "time", lambda: now + 11)
-    assert session.claim(str(home), "cursor.c1", "given x", within=10)
-    assert not session.claim(str(home), "cursor.c1", "given x", within=None)
+    assert session.claim(str(home), "cursor.c1", "reply x", within=10)
+    assert not session.claim(str(home), "cursor.c1", "reply x", within=None)
 
 
 def test_a_new_conversation_and_a_new_turn_get_context(run: Run, root: Path, home: Path) -> None:

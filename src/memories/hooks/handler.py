@@ -280,7 +280,7 @@ class EventHandler:
 
     def _reply_to_start(self, announce: "Callable[[], None]", *, is_resumed: bool) -> Reply:
         source = self.event.text("source")
-        if not self._claim_first("given", source):
+        if not self._claim_first("reply", source):
             # the session may have ended and resumed at the same moment
             self._update_session({session.ENDED: False})
             return Reply()
@@ -317,7 +317,7 @@ class EventHandler:
         if not prompt or host_events.is_command(prompt):
             return Reply()
         problem = files.try_write(self.capture) if self.may_capture() else ""
-        if not self._claim_first("given", prompt):
+        if not self._claim_first("reply", prompt):
             return Reply()
         # If the store did not respond to an earlier hook of this session in time, report that once.
         record = session.read(self.home, self.event.session_name)
@@ -346,7 +346,7 @@ class EventHandler:
         return reply
 
     def _reply_to_wish(self, wish: switch.Wish, prompt: str) -> Reply | None:
-        if not self._claim_first("given", prompt):
+        if not self._claim_first("reply", prompt):
             return Reply() if self.state.on else None
         reason = ""
         if self.call.capture and self.state.off_for_session:
@@ -439,7 +439,7 @@ class EventHandler:
         elif name in ("answer", "stop"):
             answer = remove_frames(self.event.answer)
             texts["answer"] = host_events.remove_private(answer)[: inbox.MAX_TEXT]
-        if not self._claim_first("kept", "".join(map(str, texts.values())), name):
+        if not self._claim_first("capture", "".join(map(str, texts.values())), name):
             return False
         event = self.event
         transcript = event.text("transcript_path")

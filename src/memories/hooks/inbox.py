@@ -83,7 +83,7 @@ def read(
     Args:
         home: The home folder.
         name: The session.
-        store: The mark of a store, from `events.store_mark`. Reading stops before the first event
+        store: The mark of a store, from `handler.store_mark`. Reading stops before the first event
             for another store.
     """
     path = os.path.join(home, files.INBOX, name + SUFFIX)
