@@ -381,6 +381,16 @@ def test_hits_from_other_projects_name_the_project(tmp_path: Path) -> None:
     }
 
 
+def test_a_context_names_the_projects_of_other_folders(tmp_path: Path) -> None:
+    place = Place("shop", aliases=("the-shop",))
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
+        for project in ("shop", "the-shop", "till"):
+            memories.create(f"The {project} deploys", tags={"project": project}, force=True)
+        text = Agent(memories, "auto").text_of("get_context", query="deploys")
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert sorted("project till" in line for line in lines) == [False, False, True]
+
+
 def test_a_dot_means_the_project_of_the_working_folder(tmp_path: Path) -> None:
     place = Place("shop", aliases=("the-shop",))
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:

@@ -613,6 +613,8 @@ class WithScratchpad(MemoryGateway):
         endpoint = memories.config.mcp_endpoint
         super().__init__(endpoint, backend=backend, timeout_seconds=timeout_seconds)
         self._memories = memories
+        place = memories.place
+        self._projects: Sequence[str] = () if place is None else place.names
         self.degraded = False
 
     def recall_offline(self, query_text: str, k: int, min_confidence: float) -> list[Document]:
@@ -632,7 +634,7 @@ class WithScratchpad(MemoryGateway):
         self.degraded = True
         documents = []
         for hit in self.select_offline(query_text, results.hits):
-            document = memory_document(hit)
+            document = memory_document(hit, self._projects)
             document["own"] = hit.memory.namespace == self._memories.namespace
             document["shared"] = not document["own"]
             documents.append(document)

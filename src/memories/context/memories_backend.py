@@ -1,7 +1,7 @@
 """The default `MemoryGateway` backend, which uses a `Memories` object with any of its stores."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +57,8 @@ class MemoriesBackend:
         self.memories = memories
         self._include_corrected = include_corrected
         self._owned = owned
+        place = memories.place
+        self.projects: Sequence[str] = () if place is None else place.names
 
     @property
     def folder_name(self) -> tuple[Path, str]:
@@ -189,7 +191,7 @@ class MemoriesBackend:
 
     def _memory_with_owner(self, hit: Hit) -> Document:
         """Return a recalled memory's document, which says whether the reader owns the memory."""
-        document = memory_document(hit)
+        document = memory_document(hit, self.projects)
         document["shared"] = hit.memory.namespace != self.memories.namespace
         document["own"] = self._is_own(hit.memory)
         return document
@@ -287,8 +289,13 @@ def _turn_document(turn: Turn) -> Document:
     return document
 
 
-def memory_document(hit: Hit) -> Document:
-    """Return a recalled memory's document."""
+def memory_document(hit: Hit, projects: Collection[str] = ()) -> Document:
+    """Return a recalled memory's document.
+
+    Args:
+        hit: The memory.
+        projects: All names of the reader's project.
+    """
     memory = hit.memory
     metadata = {
         "type": memory.tags.get(_TYPE, ""),
@@ -302,6 +309,7 @@ def memory_document(hit: Hit) -> Document:
     document["origin"] = memory.origin
     if "project" in memory.tags:
         document["project"] = memory.tags["project"]
+        document["elsewhere"] = memory.tags["project"] not in projects
     if memory.accepted_at is not None:
         document["accepted"] = True
     if memory.verdict is not None:

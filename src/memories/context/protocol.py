@@ -116,6 +116,7 @@ class MemoryItem:
         shared: Whether it comes from the shared namespace, and the reader has a different one.
         suspicious: The rules that mark the text as a possible instruction to a model; see `Memory`.
         project: The project in its tags, once it is stored.
+        elsewhere: Whether it belongs to a project other than the reader's.
         verdict: Whether it still holds, if that can be checked; see `Memory`.
 
     Raises:
@@ -136,6 +137,7 @@ class MemoryItem:
     shared: bool = field(default=False, init=False)
     suspicious: tuple[str, ...] = field(default=(), init=False)
     project: str | None = field(default=None, init=False)
+    elsewhere: bool = field(default=False, init=False)
     verdict: Verdict | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -297,7 +299,7 @@ def item_of(document: Document) -> MemoryItem:
     )
     item.origin, item.shared = document.get("origin"), document.get("shared", False)
     item.suspicious = document.get("suspicious", ())
-    item.project = document.get("project")
+    item.project, item.elsewhere = document.get("project"), document.get("elsewhere", False)
     item.verdict = document.get("verdict")
     return item
 

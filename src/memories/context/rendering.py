@@ -22,7 +22,7 @@ of a different kind. The markers contain a random number, which is drawn for eac
 items were written.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,7 +99,6 @@ def recall_text(
     items: Sequence[MemoryItem],
     turns: Sequence[HistoryTurn],
     boundary: str,
-    projects: Collection[str],
 ) -> str:
     """Return recalled memories and turns between markers, in as few words as possible.
 
@@ -115,7 +114,6 @@ def recall_text(
         items: The memories, most relevant first.
         turns: The turns.
         boundary: The number in the markers.
-        projects: All names of the current project. Its memories are shown without a project.
     """
     provenances = [_provenance(item) for item in items]
     is_common = bool(provenances) and len(set(provenances)) == 1
@@ -128,8 +126,6 @@ def recall_text(
         if provenance and not is_common:
             marks.append(provenance)
         marks.append(fence.day(datetime.fromisoformat(item.ts)))
-        if item.project and item.project not in projects:
-            marks.append(f"project {fence.name(item.project)}")
         marks += _unusual_marks(item)
         lines += fence.item(f"- {', '.join(marks)}: ", _cut(item.text))
     ordered = sorted_turns(turns)
@@ -161,8 +157,12 @@ def _provenance(item: MemoryItem) -> str:
 
 
 def _unusual_marks(item: MemoryItem) -> list[str]:
-    """Return the marks for a memory that is uncertain or may be an instruction to a model."""
+    """Return the marks for a memory that belongs to another project, is uncertain, or may be an
+    instruction to a model.
+    """
     marks: list[str] = []
+    if item.elsewhere:
+        marks.append(f"project {fence.name(str(item.project))}")
     if item.verdict is not None:
         marks.append(fence.verdict(item.verdict))
     if item.confidence < 0.995:

@@ -163,7 +163,7 @@ def recall_for_prompt(
         why_offline, seconds = _check_store(memories, request.seconds() / 2), request.seconds()
     backend = _GatedBackend(memories, projects, why_offline, trace)
     with _GatedGateway(backend, seconds) as gateway:
-        built, text = _build(gateway, config, str(request.prompt), state, projects, limits)
+        built, text = _build(gateway, config, str(request.prompt), state, limits)
     if trace is not None:
         trace.finish(built)
     errors = built["metadata"]["errors"]
@@ -216,7 +216,6 @@ def _build(
     config: Config,
     prompt: str,
     state: session.Session,
-    projects: Sequence[str],
     limits: TextLimits,
 ) -> tuple[dict[str, Any], str]:
     """Return the parts and the text of a context that fits the limits; no text if nothing is new.
@@ -243,7 +242,6 @@ def _build(
                 [memory for memory, _ in built["memories"]],
                 built["recalled"],
                 built["metadata"]["boundary"],
-                projects,
             )
         if len(text) <= characters and estimate_tokens(text) <= tokens:
             return built, text
