@@ -651,6 +651,13 @@ def test_two_verbs_or_two_changed_values_still_make_a_correction(one: str, other
     assert is_correction(other, one, None, threshold=0.8)
 
 
+@pytest.mark.parametrize("other_script", ["مرحبا بالعالم", "привет мир", "γεια σου", "שלום"])
+def test_a_text_in_two_scripts_of_which_one_has_no_spaces_is_compared(other_script: str) -> None:
+    older, newer = f"{other_script} 日本語 数据库是红色", f"{other_script} 日本語 数据库是蓝色"
+    assert is_correction(newer, older, None, threshold=0.8)
+    assert not is_correction(f"{newer} list", newer, None, threshold=0.8)
+
+
 @pytest.mark.parametrize("threshold", [0.8, 1.0])
 def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
     assert not is_correction(

@@ -180,6 +180,8 @@ def _replaces_characters(new: str, old: str) -> bool:
     head, tail = old[:old_start], old[old_end:]
     removed, added = old[old_start:old_end], new[new_start:new_end]
     for code in detect_languages(new, old):
+        if code not in _CASE:
+            continue  # the texts also contain a language that is written with spaces
         entries = languages.words(code)
         is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
         if is_denied and len(removed + added) <= _DENIAL:
