@@ -164,16 +164,43 @@ def test_an_export_keeps_the_branch(memory: Command, shop: Path, tmp_path: Path)
 
 def test_a_project_is_found_by_its_alias(memory: Command, shop: Path) -> None:
     memory("create", "Deploys happen on Tuesdays")
-    memory("create", "Lunch is at noon every day", "--project", "shop")
-    assert memory("projects", "alias", ACME, "shop").json == {"alias": ACME, "project": "shop"}
-    assert memory("create", "Tea is served at four").json["project"] == "shop"
-    for name in ("shop", ACME, "."):
+    memory("create", "Lunch is at noon every day", "--project", "till")
+    assert memory("projects", "alias", ACME, "till").json == {"alias": ACME, "project": "till"}
+    assert memory("create", "Tea is served at four").json["project"] == "till"
+    for name in ("till", ACME, "."):
         assert memory("list", "--project", name).json["count"] == 3
     rows = {row["name"]: row for row in memory("projects").json["projects"]}
-    assert rows["shop"]["aliases"] == [ACME] and rows["shop"]["memories"] == 2
-    assert rows["shop"]["folders"] == [str(shop)]
+    assert rows["till"]["aliases"] == [ACME] and rows["till"]["memories"] == 2
+    assert rows["till"]["folders"] == [str(shop)]
     assert memory("projects", "unalias", ACME).json == {"alias": ACME, "project": ACME}
-    assert memory("list", "--project", "shop").json["count"] == 2
+    assert memory("list", "--project", "till").json["count"] == 2
+
+
+def test_the_last_part_of_the_current_projects_name_means_that_project(
+    memory: Command, shop: Path
+) -> None:
+    for option in (
+        "--project=shop",
+        "--tag=project=shop",
+        "--tag=project=acme/shop",
+        "--project=.",
+    ):
+        made = memory("create", "Deploys happen on Tuesdays", option, "--force").json
+        assert made["project"] == ACME, option
+    made = memory("create", "Deploys happen on Mondays", "--tag", "project=.", "--force").json
+    assert made["project"] == ACME
+    with_prefix = memory("create", "Deploys happen on Fridays", "--project", "op", "--force").json
+    assert with_prefix["project"] == "op"
+    assert memory("list", "--tag", "project=.").json["count"] == 5
+
+
+def test_a_project_with_exactly_the_given_name_takes_precedence(
+    memory: Command, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as outside:
+        outside.setenv("PROJECT_DETECTION", "false")
+        memory("create", "Deploys happen on Tuesdays", "--project", "shop")
+    assert memory("create", "Lunch is at noon", "--project", "shop").json["project"] == "shop"
 
 
 def test_the_last_part_of_a_projects_name_is_enough_unless_it_is_ambiguous(

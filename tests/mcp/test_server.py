@@ -403,10 +403,25 @@ def test_a_dot_means_the_project_of_the_working_folder(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_dot_in_tags_means_the_project_of_the_working_folder(tmp_path: Path) -> None:
+    place, dot = Place("github.com/ann/shop"), {"project": "."}
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
+        agent = Agent(memories, "auto")
+        made = agent.call("create_memory", content="We deploy on Tuesdays", tags=dot)["id"]
+        assert memories.get(made).tags["project"] == place.project
+        memories.create("The till deploys on Mondays", tags={"project": "till"})
+        assert [hit["id"] for hit in agent.search(query="deploy", tags=dot)] == [made]
+        assert [hit["id"] for hit in hits(agent.call("list_memories", tags=dot))] == [made]
+        agent.call("update_memory", id=made, tags={"project": "till"})
+        agent.call("update_memory", id=made, tags=dot)
+        assert memories.get(made).tags["project"] == place.project
+
+
 def test_a_dot_without_a_project_is_refused(modern: Agent) -> None:
-    assert modern.error_of("search_memories", query="deploys", project=".") == (
-        "the working folder has no project; omit project, or name one"
-    )
+    refusal = "the working folder has no project; omit project, or name one"
+    for arguments in ({"project": "."}, {"tags": {"project": "."}}):
+        assert modern.error_of("search_memories", query="deploys", **arguments) == refusal
+    assert modern.error_of("create_memory", content="x", tags={"project": "."}) == refusal
 
 
 def test_create_uses_every_argument(modern: Agent, memories: Memories) -> None:

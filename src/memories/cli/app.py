@@ -268,19 +268,26 @@ class TagOption(Option):
         tags = context.params.setdefault(self.group, {})
         if self.is_nested:
             tags = tags.setdefault("tags", {})
-        add_tags(tags, self._pairs(value))
+        pairs = [_with_project_name(pair) for pair in self._pairs(value)]
+        add_tags(tags, pairs)
 
     def _pairs(self, value: Any) -> list[str]:
         if self.name == "tag":
             return list(value)
-        if self.name == "project" and value:
-            from memories.identity.place import names_of
-
-            value = next(iter(names_of(value)), None)
         if self.is_flag:
             value = "true" if value else None
         # A blank value is ignored, so that a script may pass an unset variable.
         return [f"{self.name}={value}"] if value and value.strip() else []
+
+
+def _with_project_name(pair: str) -> str:
+    """Return a tag, `key=value`, with the current name of the project that it names, if any."""
+    key, _, value = pair.partition("=")
+    if key.strip() != "project" or not value.strip():
+        return pair
+    from memories.identity.place import names_of  # most commands name no project
+
+    return f"project={names_of(value)[0]}"
 
 
 class _HelpPage:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -29,6 +29,7 @@ from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
+    from memories.guard.origin import Place
     from memories.search.results import Explanation
 
 HINT_UNLINKED = "the link was removed; both memories are current"
@@ -197,14 +198,18 @@ class Tools:
     def _own(self) -> Own:
         return Own.of(self.memories)
 
-    def _names_of(self, project: str) -> str | Collection[str] | None:
-        """Return the names of a project for a search; `.` is the working folder's project."""
-        if project != ".":
-            return find_project(project)
-        projects = self._own().projects
-        if not projects:
+    def _own_place(self) -> "Place":
+        """Return the place that the project `.` stands for."""
+        place = self.memories.place
+        if place is None:
             raise InvalidInput("the working folder has no project; omit project, or name one")
-        return projects
+        return place
+
+    def _tags(self, tags: Tags) -> dict[str, str]:
+        """Return tags in which the project `.` is replaced with the working folder's project."""
+        if tags is not None and tags.get("project") == ".":
+            return {**tags, "project": self._own_place().project}
+        return tags or {}
 
     # --- search and read ---
 
@@ -221,8 +226,11 @@ class Tools:
         _check_limit(arguments["limit"])
         if arguments["scope"] == "all":
             arguments["scope"] = _widest_scope(arguments)
-        if "project" in arguments:
-            arguments["project"] = self._names_of(arguments["project"])
+        if arguments.get("project") == ".":
+            arguments["project"] = self._own_place().names
+        elif "project" in arguments:
+            arguments["project"] = find_project(arguments["project"])
+        arguments["tags"] = self._tags(arguments.get("tags"))
 
         def search(memories: Memories) -> "tuple[Explanation, bool]":
             explanation = memories.explain(query, **arguments)
@@ -247,7 +255,7 @@ class Tools:
         """List memories with their tags, newest first."""
         _check_limit(limit)
         page = self.memories.list(
-            tags=tags,
+            tags=self._tags(tags),
             since=since or None,
             until=until or None,
             deleted=deleted,
@@ -381,7 +389,7 @@ class Tools:
         seen = frozenset(self._seen.copy())
         draft = Draft(
             content,
-            tags=_add_agent(tags or {}, caller),
+            tags=_add_agent(self._tags(tags), caller),
             key=key or None,
             supersedes=supersedes or None,
             decay=decay,
@@ -424,8 +432,9 @@ class Tools:
             hint = shapes.change_hint(before, memory, confirm=CONFIRM)
             return _change_result(memory, version=memory.version, hint=hint or None)
         before = self.memories.get(id)
+        tags = self._tags(tags)
         if content and content != before.content:
-            tags = dict(_add_agent(tags or {}, caller))
+            tags = dict(_add_agent(tags, caller))
         memory = memories.update(
             id,
             content or None,

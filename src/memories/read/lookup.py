@@ -335,11 +335,17 @@ class Lookup(NamedTuple):
     def with_project(self, draft: Draft, place: Place | None) -> Draft:
         """Return a draft tagged with the project of its writer's working directory.
 
-        A draft that has a project or is global is returned unchanged. So is a draft whose key
-        belongs to a memory without a project, unless a memory in this project has that key too.
+        A draft that is global or names another project is returned unchanged. So is a draft whose
+        key belongs to a memory without a project, unless a memory in this project has that key too.
+        The end of this project's name is enough to name it, unless it is a project's whole name.
         """
-        if place is None:
+        if place is None or not isinstance(draft.tags, Mapping):
             return draft
+        named = draft.tags.get("project", "")
+        if place.project.endswith(f"/{named}"):
+            if named in self.store.values("memory", self.readable, "project"):
+                return draft
+            return replace(draft, tags={**draft.tags, "project": place.project})
         tags = place.tags(draft.tags)
         if tags is draft.tags:
             return draft
