@@ -271,7 +271,11 @@ TABLE = [
     library("30", lambda found: found.add_turns("c", 5), "takes a list of turns or texts"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", within=5), "tag keys are of type int"),  # type: ignore[arg-type]
     library("30", lambda found: found.create("c", recheck=1.5), "recheck must be a time span"),  # type: ignore[arg-type]
-    library("30", lambda found: found.create("c", created_at=NAIVE), "is not an aware datetime"),
+    library(
+        "30",
+        lambda found: found.create("c", created_at=NAIVE),
+        "must be a datetime with a time zone",
+    ),
     library("30", lambda found: found.search("q", since=NAIVE), "has no time zone"),
     refused(
         "27",

@@ -233,7 +233,7 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"speaker": "a\nb"}, "speaker"),
     ({"speaker": "x" * 257}, "is 257 characters; the limit is 256"),
     ({"speaker": 5}, "pass a string"),
-    ({"created_at": NAIVE}, "is not an aware datetime; give one with a time zone"),
+    ({"created_at": NAIVE}, "must be a datetime with a time zone"),
     ({"message_id": ""}, "message id is empty"),
     ({"message_id": "a\x1fb"}, "message id contains a line break or another control character"),
     ({"message_id": "x" * 257}, "message id is 257 characters; the limit is 256"),

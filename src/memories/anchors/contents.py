@@ -18,8 +18,8 @@ _MAX_LINE = 400  # maximum length in characters; longer lines are minified code 
 # Characters allowed between two words; `-`, `<`, `!`, `~` and `+` would change the meaning of the
 # second word.
 _GAP = r"(?:[ \t]*:[ \t]*[\w.\[\], |]{1,40}(?==))?(?:->|[^\w\n<!~+\-])*"
-_MAX_PLACES = 50  # maximum number of a value's occurrences that are checked for a name
-_MAX_BEFORE = 120  # maximum number of characters before a value that are searched for its name
+_MAX_PLACES = 50  # maximum number of places where a value's name is looked for
+_MAX_BEFORE = 120  # maximum distance, in characters, of a name from its value
 _ASSIGNMENT = re.compile(r"(?<=[\w\])\"'])[ \t]*(?:(?<![<>=!~:+*/-])=(?![=>])|:(?=[ \t]))[ \t]*")
 
 

@@ -97,7 +97,7 @@ class Judge(NamedTuple):
             return [None] * len(cited)
         from memories.anchors.checks import (
             AnchorChecker,
-        )  # imported late: few memories have an anchor
+        )  # imported here, since few memories have an anchor
 
         with AnchorChecker(self.root_of, self.cache, self.seconds, now) as checker:
             return [checker.judge(source) for source in cited]

@@ -335,7 +335,7 @@ def temporary_copy(write: Callable[[IO[bytes]], object]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_place(place: str, consequence: str) -> Iterator[None]:
-    """Translate a system error in the `with` block into one that names the place and the
+    """Turn a system error in the `with` block into a `SystemFault` that names the place and the
     consequence.
     """
     try:

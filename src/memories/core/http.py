@@ -345,7 +345,7 @@ def _find_proxy(address: Address) -> SplitResult | None:
 
 
 def _translate(exc: Exception, seconds: float) -> NoAnswer:
-    """Translate an error from urllib3 into one of ours."""
+    """Return the `NoAnswer` to raise for an error from urllib3."""
     cause = _root_cause(exc)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Unusable(f"can't be trusted: {cause.verify_message}")

@@ -63,9 +63,7 @@ def to_stored_time(moment: object, name: str) -> datetime:
         InvalidInput: The time isn't an aware datetime, or is not in the years 1 to 9999.
     """
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise InvalidInput(
-            f"{name} {shown(str(moment))} is not an aware datetime; give one with a time zone"
-        )
+        raise InvalidInput(f"{name} must be a datetime with a time zone, not {shown(str(moment))}")
     try:
         return from_millis(to_millis(moment.astimezone(UTC)))
     except (OverflowError, ValueError):
@@ -134,7 +132,7 @@ def parse_span(text: str, now: datetime, *, is_ahead: bool = False) -> tuple[dat
     except OverflowError:
         days = None
     except ValueError:
-        from memories.languages import dates  # imported late: few commands need it
+        from memories.languages import dates  # imported here, since few commands need it
 
         days = dates.span(text, now.astimezone(), is_ahead=is_ahead)
     if days is None:
@@ -221,7 +219,7 @@ def query_time(moment: Moment | None, now: datetime) -> datetime:
 
 
 def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False) -> datetime | None:
-    """Convert a time, or a text that describes one, to an aware datetime; None stays None.
+    """Convert a text such as "7d" to an aware datetime; return a datetime or None unchanged.
 
     Raises:
         InvalidInput: The argument isn't a time, or has no time zone.
@@ -236,5 +234,5 @@ def to_moment(moment: Moment | None, now: datetime, *, end_of_day: bool = False)
             f"{str(moment)[:40]} is not a time; give an aware datetime, or text such as 2024-05-31"
         )
     if moment.tzinfo is None:
-        raise InvalidInput(f"{moment.isoformat()} has no time zone; pass an aware datetime")
+        raise InvalidInput(f"{moment.isoformat()} has no time zone; pass a datetime that has one")
     return moment

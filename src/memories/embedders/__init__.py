@@ -131,10 +131,11 @@ class StoreEmbedder:
 
 
 def own_embedder(store: "Store", embedder: Embedder | None, config: "Config") -> Embedder | None:
-    """Return the embedder that made a store's vectors, or the given one if a setting chose it.
+    """Return the embedder to use for a store, after giving the store that embedder's space.
 
-    From then on, the store uses that embedder's space. If the store can't be read, the given
-    embedder is returned; the operation that needs the store reports the reason.
+    This is the embedder that made the store's vectors, unless a setting chose the given one. If the
+    store can't be read, the given embedder is returned; the operation that needs the store reports
+    the error.
 
     Raises:
         ConfigError: The package with the store's model is missing.

@@ -210,7 +210,7 @@ def _load_model() -> tuple[WordPiece, Any]:
 
 
 def open_model(file: Path, name: str) -> Any:
-    """Return a session that runs a model.
+    """Open a packaged model in onnxruntime; return the session that runs it.
 
     Args:
         file: The model as ONNX.

@@ -157,7 +157,7 @@ def origin(
 
 
 def stamp_labels(labels: Mapping[str, str], origin: Origin) -> Mapping[str, str]:
-    """Return a record's labels with an origin, which replaces any former one."""
+    """Return a record's labels with this origin instead of any former one."""
     notes = {key: labels[key] for key in _OWN_LABELS if key in labels}
     return {**tags_of(labels), **notes, **_origin_labels(origin)}
 

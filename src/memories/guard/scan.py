@@ -193,7 +193,7 @@ class _Copy(NamedTuple):
         return located
 
     def _locate_character(self, position: int, cuts: list[int]) -> tuple[int, int]:
-        """Return the range of the original that a character of the copy stands for."""
+        """Return where the original has a character of the copy, or the part that it replaces."""
         index = bisect_right(cuts, position) - 1
         if index < 0:
             return position, position + 1
@@ -244,7 +244,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 
 def _find_across_cuts(copy: _Copy, rule_set: RuleSet) -> list[SecretSpan]:
-    """Return the tokens that span a removed part, but not values found by context."""
+    """Return the tokens that are interrupted by a removed part of the text."""
     secrets: list[SecretSpan] = []
     cuts = copy.cuts()
     for run in re.finditer(_RUN, copy.text):

@@ -343,7 +343,7 @@ def shown(text: str) -> str:
     """Return text for a message: short, on one line, without secrets or characters that affect a
     terminal.
     """
-    from memories.guard.redactor import redact  # imported late: slow, and for errors only
+    from memories.guard.redactor import redact  # it is slow, and only errors need it
 
     text = redact(text[:_MAX_QUOTED]).text
     if len(text) > 60:

@@ -56,9 +56,10 @@ class _Reading(NamedTuple):
 
 
 def in_english(text: str) -> str:
-    """Return a text with its dates in English, each between full stops, and the rest unchanged.
+    """Translate the dates in a text into English, and put them between full stops.
 
-    A text in English, or without a known date, is returned unchanged.
+    The full stops separate the dates from the rest of the text, which isn't translated. A text in
+    English, or without a known date, is returned unchanged.
     """
     translated = text
     for code in detect(text):

@@ -253,7 +253,7 @@ def _conversations(
     filters: ConversationFilters,
     end: datetime | None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations whose last turns are given, if they match the filters."""
+    """Given the last turns of conversations, yield the conversations that match the filters."""
     for last in last_turns:
         where = _all_turns(last.ref.namespace, last.ref.group, end)
         for first in store.scan(where, limit=1):  # none if all turns were just removed

@@ -363,7 +363,7 @@ def _count_namespace(lookup: Lookup, namespace: str, moment: datetime | None) ->
 
 
 def _find_pending_at(store: Store, where: Filter) -> Iterator[Record]:
-    """Yield the records that match a filter for a past time, but were awaiting review then."""
+    """Yield the records that a filter for a past time matches although they awaited review then."""
     assert where.as_of is not None
     moment = to_millis(where.as_of)
     for namespace in where.namespaces:  # namespaces may share ids

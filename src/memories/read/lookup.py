@@ -591,7 +591,7 @@ def _with_past_reinforcement(store: Store, record: Record, moment: datetime) -> 
     latest = record.fields.get("reinforced_at")
     if latest is None or latest <= to_millis(moment):
         return record
-    from memories.stores.audit_log import reinforcements_of  # imported late: for the past only
+    from memories.stores.audit_log import reinforcements_of  # only past times need it
 
     times = reinforcements_of((record.ref.namespace,), record.ref.group)._replace(until=moment)
     if "aging_from" not in record.fields:  # restated, so only later reinforcements count

@@ -312,7 +312,7 @@ def to_draft(record: Record) -> Draft:
 
 
 def split_anchors(field: object) -> tuple[str, ...]:
-    """Return the anchors that are listed in a record's field."""
+    """Split the value of a field into the anchors that it lists."""
     if field:
         return tuple(str(field).split(_ANCHOR_SEPARATOR))
     return ()

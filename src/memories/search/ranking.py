@@ -468,7 +468,7 @@ def _reason_to_drop(features: Features, best_similarity: float, rules: RankingRu
 
 
 def _reason_without_words(features: Features, min_similarity: float) -> str:
-    """Return why a candidate without a shared word is not an answer; empty if it may be one."""
+    """Return why a candidate that has no word of the query isn't a hit; empty if it may be."""
     similarity = features.evidence.similarity
     if similarity is None:
         return "shares no word with the query"

@@ -251,7 +251,7 @@ class SearchResult(NamedTuple):
 
     def _to_memory_or_turn(self, record: Record) -> "Memory | Turn":
         if record.ref.collection is Collection.HISTORY:
-            from memories.read.turns import to_turn  # imported late: for turns only
+            from memories.read.turns import to_turn  # imported here, since only turns need it
 
             return to_turn(record)
         return versions.to_memory(record, self.query.judged_at, self.query.half_life_hours)

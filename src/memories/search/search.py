@@ -231,7 +231,7 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
     conversation = filters.get("conversation")
     if conversation is None:
         return where
-    from memories.read.turns import in_conversation  # imported late: for conversations only
+    from memories.read.turns import in_conversation  # imported here, since few searches need it
 
     of_conversation = in_conversation(lookup.store, where.namespaces, conversation)
     return where._replace(namespaces=of_conversation.namespaces, group=of_conversation.group)
@@ -243,7 +243,7 @@ def _parse_expression(
     """Return a filter with the part of an expression that a store can apply, and a predicate for
     the complete expression.
     """
-    from memories.read import selector  # imported late: few searches have an expression
+    from memories.read import selector  # imported here, since few searches have an expression
 
     parsed = selector.parse_live(expression, where.collection, selector.Instant(*instant))
     return parsed.narrow(where), parsed.fits
@@ -315,7 +315,7 @@ def _gather_turns(store: Store, request: SearchRequest, count: int) -> GatheredC
         if where.collection is Collection.HISTORY:
             from memories.search.surroundings import (
                 gather_surrounded,
-            )  # imported late: for turns only
+            )  # imported here, since only searches for turns need it
 
             return gather_surrounded(store, where, request.query, count)
     return GatheredCandidates([], [], has_more=False)

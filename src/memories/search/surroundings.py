@@ -330,9 +330,9 @@ def _best_in_session(
     return np.asarray(best[session])
 
 
-# --- speakers --- A name dominates a small model's vector but doesn't distinguish a speaker's
-# turns, which are all about that person. So the question is embedded without the name. The word
-# search keeps the name, and the named speaker's turns count more.
+# --- speakers --- In a small model's vector, a name outweighs the other words of a question, but it
+# doesn't help to choose among the turns of its speaker. So the question is embedded without the
+# name. The word search keeps the name, and the named speaker's turns count more.
 
 # A name of two letters must be capitalized, and a shorter name is ignored.
 _SHORT_NAME = 2

@@ -50,7 +50,7 @@ def open_store(
         space: The space of the vectors to write and search; None in keyword-only mode.
         config: Settings that a URL doesn't contain, such as the home and the collection's name.
             Without settings, a missing store is treated as if `is_new` were set.
-        is_new: Whether a missing store is a new one, even if a scratchpad mirrors it.
+        is_new: Whether to treat a missing store as new even if a scratchpad mirrors it.
 
     Raises:
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.

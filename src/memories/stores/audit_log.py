@@ -21,7 +21,7 @@ from memories.core.times import from_millis, to_millis
 from memories.models import Actor
 from memories.stores.records import Collection, Filter, Record, Ref
 
-CHAIN = "\x1f"  # can't be the id of a memory
+CHAIN = "\x1f"  # the group of all entries; no memory has this id
 MAX_ITEMS = 500  # maximum number of items in one entry; the rest go into further entries
 _TURNS = "~"  # prefix of a conversation's digest
 _NAMED = "="  # prefix of a memory's id that isn't a UUID
@@ -29,7 +29,7 @@ _DIGEST_BYTES = 12
 
 Changes = tuple[tuple[str, ...], ...]  # each change is an action followed by its items
 
-# Created only once, because every change writes an entry.
+# The encoder is created only once, because every change writes an entry.
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -99,7 +99,7 @@ def hash_of(entry: ChainEntry, previous: str) -> str:
 
 
 def chain_entry(entry: ChainEntry, head: ChainEntry | None) -> ChainEntry:
-    """Return an entry with the number and hash that follow `head`, the chain's last entry."""
+    """Give an entry the number and hash that continue the chain after `head`, its last entry."""
     if head is None:
         numbered, previous = entry._replace(number=1), ""
     else:

@@ -451,7 +451,7 @@ def _has_term(scope: str, term: "Term") -> dict[str, Any]:
 
 
 def _prefix(word: str) -> list[str]:
-    """Return the entry by which a word's prefix can be found; empty if none is needed.
+    """Return the prefix to index along with a word, as a list; empty if none is needed.
 
     Only queries in scripts other than Latin search for word prefixes.
     """
@@ -461,7 +461,7 @@ def _prefix(word: str) -> list[str]:
 
 
 def _word_points(point: Point) -> list[Point]:
-    """Return points that contain a record's words; several if one list can't hold all words.
+    """Return the points for a record's words: several if one list can't hold all words.
 
     Their ids begin with a hash of the record's write, so that a failed write's words don't
     block the next write.

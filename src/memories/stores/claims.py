@@ -6,7 +6,7 @@ any other store, a server keeps its own claims (`server/api/idempotency`).
 
 from typing import Any, NamedTuple, Protocol
 
-FILE_SUFFIX = "-requests"  # a store's claims are in the file with this suffix after its own name
+FILE_SUFFIX = "-requests"  # suffix of the file with a store's claims
 KEPT_SECONDS = 86_400
 MAX_KEPT = 10_000
 

@@ -65,11 +65,11 @@ class Damaged:
                 self._findings.popitem(last=False)
 
     def mark(self) -> int:
-        """Return a mark; `since` returns the findings after it."""
+        """Return the number of findings so far, to be passed to `since`."""
         return self._count
 
     def since(self, mark: int = 0) -> tuple[Finding, ...]:
-        """Return the findings of all threads after a mark; by default all findings."""
+        """Return the findings after a call of `mark`, from all threads; by default all findings."""
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 
@@ -131,7 +131,7 @@ def find_problem(record: Record) -> str | None:
 
 
 def find_import_problem(record: Record) -> str | None:
-    """Return why an intact record can't come from this program; None if it may.
+    """Return why this program can't have written an intact record; None if it may have.
 
     This is stricter than `find_problem`, because imported records must obey the limits for new
     records.

@@ -31,7 +31,7 @@ _WRITES = ("append", "patch", "remove", "stage", "switch", "repair", "commit")
 
 
 def _remote(method: str) -> Any:
-    """Return the method with this name, which calls the server's store."""
+    """Return a method that calls the method with this name in the server's store."""
 
     def call(store: "HttpStore", *arguments: Any, **named: Any) -> Any:
         return store._ask(method, *arguments, **named)
@@ -290,4 +290,4 @@ def _find_error(value: Any) -> type[MemoriesError] | None:
     error = getattr(errors, str(kind), None)
     if not isinstance(error, type) or not issubclass(error, MemoriesError):
         return None
-    return None if error is errors.AmbiguousId else error  # its constructor needs ids
+    return None if error is errors.AmbiguousId else error  # it can't be created without ids

@@ -51,8 +51,8 @@ class _Action(NamedTuple):
     Attributes:
         name: The name of the action, such as `update`.
         ref: The record.
-        implied_by: The action on the next version that implies this one, so that only that action
-            is logged; empty if there is none.
+        implied_by: If the next version is written by this action, only that action is logged. Empty
+            if this action is always logged.
     """
 
     name: str
@@ -262,7 +262,7 @@ class LoggedStore(StoreWrapper):
             self.wrapped.append(records)
 
     def _make_entries(self, namespace: str, actions: Sequence[_Action]) -> list[Record]:
-        from memories.stores import audit_log  # imported in functions, since reads don't need it
+        from memories.stores import audit_log  # imported here, since reads don't need it
 
         position, head = self._read_head(namespace)
         if head is None:
@@ -293,7 +293,7 @@ class LoggedStore(StoreWrapper):
             return self._buffer.heads[namespace]
         where, mark = audit_log.chain_of(namespace), self.wrapped.damaged.mark()
         with contextlib.suppress(StoreDamaged, ValueError):
-            # Looking up two addresses is three times as fast as searching for the end.
+            # Looking up two positions is three times as fast as searching for the end of the chain.
             if namespace in self._heads:
                 record, entry = self._heads[namespace]
                 if self._is_last(record) and not self._has_met_damage(namespace, mark):
@@ -318,9 +318,9 @@ class LoggedStore(StoreWrapper):
         return [(record.ref, record.text) for record in records] == [(last.ref, last.text)]
 
     def _has_met_damage(self, namespace: str, mark: int) -> bool:
-        """Return whether reads since a mark have skipped a damaged entry in a namespace.
+        """Return whether a read has skipped a damaged log entry of a namespace since `mark`.
 
-        A damaged entry still occupies its position, so no new entry can take that position.
+        A new entry can't have the position of the damaged one.
         """
         for finding in self.wrapped.damaged.since(mark):
             ref = finding.ref
@@ -370,11 +370,11 @@ def buffered_transaction(store: "Store") -> "Iterator[Store]":
 
     with store.transaction():
         if not isinstance(store, LoggedStore) or isinstance(store.wrapped, BufferedStore):
-            yield store  # it has no log, or already has a buffer, as in a group commit
+            yield store  # no log, or a buffer already, as in a group commit
             return
         buffer = BufferedStore(store.wrapped)
-        yield store.with_buffer(buffer)  # in the transaction of `store`
-        buffer.flush()  # before the transaction adds its audit log entry
+        yield store.with_buffer(buffer)  # its changes are logged by the transaction of `store`
+        buffer.flush()  # must precede the audit log entry
 
 
 _collected = threading.local()
@@ -412,7 +412,7 @@ def actor(channel: str) -> Actor:
 
 
 def _items_by_action(actions: Sequence[_Action], salt: str) -> Mapping[str, Sequence[str]]:
-    """Return the items of a log entry, keyed by action; adjoining positions form one item."""
+    """Return a log entry's items, keyed by action. Consecutive versions or turns share an item."""
     from memories.stores import audit_log
 
     positions: dict[str, dict[Ref, list[int]]] = {}

@@ -20,9 +20,9 @@ Id = TypeVar("Id")
 
 
 def leading(*scores: Mapping[Id, float]) -> list[Id]:
-    """Return the ids with the best scores in each mapping.
+    """Return the ids of the best turns by each of these scores.
 
-    A search also returns the neighbours of these turns.
+    A search also returns the neighbours of the best turns.
     """
     ids: list[Id] = []
     for mapping in scores:
@@ -74,12 +74,12 @@ def addresses_of(
 def matches_at(
     addresses: Addresses, words: WordHits, similarity: "NDArray[np.float64]", searched: int
 ) -> Matches:
-    """Return `Store.matches` for the records at these addresses; see `matches_of`."""
+    """Convert hits by words and vectors to the result of `Store.matches`; see `matches_of`."""
     order = np.argsort(addresses.seqs)
     ordered = addresses.seqs[order]
 
     def rows_of(seqs: Iterable[int]) -> "tuple[NDArray[np.int64], NDArray[np.bool_]]":
-        """Return the rows with these `seq` values, and a mask of the values that have a row."""
+        """Return the rows with these `seq` values, and a mask of the values that were found."""
         wanted = np.fromiter(seqs, dtype=np.int64)
         index = np.searchsorted(ordered, wanted)
         has_row = index < len(ordered)
@@ -138,7 +138,7 @@ def _make_matches(
 
 
 def _number(values: Sequence[Any]) -> "tuple[list[Any], NDArray[np.int64]]":
-    """Return the distinct values, and for each value its index in that list."""
+    """Return the distinct values, and the index of each given value among them."""
     distinct = list(dict.fromkeys(values))
     if len(distinct) <= 1:
         return distinct, np.zeros(len(values), dtype=np.int64)

@@ -43,7 +43,7 @@ _DEFAULT_MODEL = "all-MiniLM-L6-v2/"  # the embedder if EMBEDDER isn't set
 
 
 def treat_as_new(_is_missing: Callable[[], bool]) -> None:
-    """Accept that a store's data is missing: the `RefuseLost` of stores without scratchpads."""
+    """Do nothing: the `RefuseLost` for stores that have no scratchpads."""
 
 
 class Store(Protocol):
@@ -465,7 +465,7 @@ def refuse_damaged(store: Store, where: Filter, mark: int) -> None:
 
 
 def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
-    """Check the space of a store's vectors, for callers that have no vector to search with.
+    """Check that a store's vectors come from an embedder's model, before anything is searched.
 
     Raises:
         EmbedderMismatch: The store's vectors come from another model or have another length.
@@ -476,7 +476,7 @@ def refuse_other_model(store: Store, space: Space, where: Filter) -> None:
 
 
 def name_spaces(info: StoreInfo, space: Space) -> tuple[str | None, str]:
-    """Return the names of a store's model and an embedder's.
+    """Return the names of two models: the store's and the embedder's.
 
     If only the dimensions differ, the names include them.
     """

@@ -333,7 +333,7 @@ class Space(NamedTuple):
 
 
 def require_space(space: Space | None) -> Space:
-    """Return the space with which a store was opened.
+    """Return the space, or refuse to continue without one.
 
     Raises:
         StoreError: The store was opened in keyword-only mode.

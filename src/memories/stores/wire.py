@@ -243,7 +243,7 @@ def namespaces_of(argument: Any) -> set[str]:
 
 
 def parts_of(argument: Any) -> Iterator[Any]:
-    """Yield an argument and everything in it."""
+    """Yield an argument and, if it is a collection, all its members at any depth."""
     yield argument
     if isinstance(argument, Mapping):
         argument = [*argument.keys(), *argument.values()]

@@ -371,7 +371,7 @@ class Importer:
         return not known
 
     def _find_imported(self, draft: Draft) -> Sequence[Record]:
-        """Return the first version of the memory that a statement became; nothing if it is new."""
+        """Return the first version of the memory that a statement became, if it was imported."""
         labels = {IMPORTED_AS: draft.imported_as or ""}
         where = Filter(Collection.MEMORY, (self._terms.namespace,), labels=labels, state="any")
         return self._store.scan(where, limit=1)

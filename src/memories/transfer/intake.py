@@ -231,7 +231,7 @@ def _without_secrets(record: Record, redactor: "Redactor") -> Record:
 
 
 def hold_for_review(batch: Sequence[ExportLine], import_id: str) -> list[ExportLine]:
-    """Return a foreign file's lines as they are stored: imported, with memories awaiting review."""
+    """Return a foreign file's lines as they are stored: as imported, and memories for review."""
     latest: dict[Ref, int] = {}
     for line in batch:
         owner = owner_of(line.record.ref)

@@ -48,7 +48,7 @@ class Anchoring(NamedTuple):
             return draft, ()
         texts, kinds = self._redact(draft.anchors)
         if self.judge is None:
-            from memories.anchors.grammar import parse_all  # imported late: few drafts give anchors
+            from memories.anchors.grammar import parse_all  # few drafts give anchors
 
             return replace(draft, anchors=_to_texts(parse_all(texts))), kinds
         anchors = self.judge.settle(texts, draft.tags)
@@ -94,7 +94,7 @@ class Anchoring(NamedTuple):
             return replace(draft, anchors=None, anchored_at=None) if is_same else draft
         if draft.content == latest.text or self.judge is None:
             return draft
-        from memories.anchors.grammar import select_named  # imported late: for updates only
+        from memories.anchors.grammar import select_named  # only updates need it
 
         named = select_named(old, latest.text, draft.content)
         tags = {**tags_of(latest.labels), **draft.tags}

@@ -151,8 +151,10 @@ class BulkTally:
 
 
 def moment_after(store: Store, namespace: str, now: datetime) -> datetime:
-    """Return a moment that identifies a change: `now`, or a later moment if the namespace's last
-    change is dated `now` or up to a minute later.
+    """Return the time of a change, which later identifies the change.
+
+    This is `now` or, if the namespace's last change is dated up to a minute later, a moment after
+    that change.
     """
     entry = find_first(store, chain_of(namespace), newest_first=True)
     if entry is None:

@@ -336,7 +336,7 @@ def _store_new(ctx: WriteContext, prepared: Prepared, comparison: Comparison) ->
     if comparison.to_correct:
         from memories.write.links import (
             link_correction,
-        )  # imported late: few memories correct others
+        )  # imported here, since few memories correct others
 
         is_newest = draft.created_at is None
         record = link_correction(

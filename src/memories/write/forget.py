@@ -63,7 +63,7 @@ def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
         for record in page:
             action = json.loads(record.fields.get(PROPOSED, "{}"))
             related = {action.get(name) for name in ("id", "corrects", "same_as")}
-            if record.ended_at == record.created_at:  # a record that was never live
+            if record.ended_at == record.created_at:  # it was held for review
                 related.add(record.fields.get("superseded_by"))
             if not groups.isdisjoint(related):
                 repeating.append(record.ref)

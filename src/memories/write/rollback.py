@@ -224,8 +224,10 @@ class Rollback(NamedTuple):
         return Restoration("update", latest, then)
 
     def _was_linked_later(self, older: Record) -> bool:
-        """Return whether a memory was linked, after the time to roll back to, to a correction that
-        already existed then, as when a proposal of `memory tidy` is accepted.
+        """Return whether a memory got its link to a correction after the time to roll back to.
+
+        The correction is older than that time. Accepting a proposal of `memory tidy` makes such
+        links.
         """
         newer_id = older.fields.get("corrected_by")
         if newer_id is None or versions.read_correction_link(older, self.to) is not None:

@@ -274,7 +274,7 @@ def _read_words(output: str, count: int) -> list[str]:
 
 def _run(command: str, text: bytes) -> bytes:
     """Run a command without a shell, with a text as standard input; return its standard output."""
-    import shlex  # imported late: for a second opinion only
+    import shlex  # imported here, since only a second opinion needs it
     import subprocess
     import tempfile
 

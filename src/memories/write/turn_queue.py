@@ -433,7 +433,7 @@ def _to_turns(entries: Sequence[dict[str, Any]], namespace: str) -> Iterator[Tur
     last: dict[str, int] = {}
     for entry in entries:
         if not all(isinstance(entry.get(name), str) for name in _TEXTS):
-            continue  # the entry is unreadable; the next drain sets it aside
+            continue  # an unreadable entry, which the next drain sets aside
         conversation = entry["conversation_id"]
         try:
             created_at = datetime.fromisoformat(entry["ts"]).astimezone()

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class WriteContext(NamedTuple):
-    """The store, embedder, settings and options for writing memories on behalf of one caller.
+    """The store, embedder, settings and options for one caller's writes.
 
     Attributes:
         lookup: Finds the memories that the caller may read and write.
         embedder: Computes the vectors; None to compare by words only.
         now: The time for drafts without one.
-        config: The settings. A search does not find memories below `min_confidence`, so a draft is
-            compared with such a memory only if the draft's declared confidence is no higher.
+        config: The settings. A draft is compared with a memory below `min_confidence` only if the
+            memory is at least as confident as the draft.
         force: Whether to store drafts without comparing them.
         redactor: Removes secrets; None to keep drafts unchanged.
         within: Tag keys that, like `project`, distinguish memories: a draft does not repeat a
@@ -59,7 +59,7 @@ class WriteContext(NamedTuple):
         for None.
         """
         if superseded is not None:
-            from memories.write.links import leave_correction_chains  # imported late: rarely needed
+            from memories.write.links import leave_correction_chains  # rarely needed
 
             leave_correction_chains(self.store, [superseded])
             patch = versions.end_version(superseded, at, "supersede", superseded_by=successor)
@@ -78,7 +78,7 @@ class WriteContext(NamedTuple):
         """Link a memory to those that the superseded one corrected; return its record.
 
         Args:
-            superseded: The memory that it superseded, in its former state; None if there is none.
+            superseded: The superseded memory as it was before; None if there is none.
             memory: The stored memory.
         """
         from memories.write.links import take_over_links
@@ -95,7 +95,7 @@ class WriteContext(NamedTuple):
         """Return a draft as a repetition of the memory with the same text."""
         from memories.write.repetitions import (
             Repetition,
-        )  # imported late: few drafts repeat a memory
+        )  # imported here, since few drafts repeat a memory
 
         return Repetition(
             self.store, record, draft, vectors, redacted, draft.created_at or self.now

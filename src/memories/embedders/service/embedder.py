@@ -326,9 +326,7 @@ def windows(text: str, size: int, max_count: int) -> list[str]:
 
 
 def _end(data: bytes, start: int, size: int) -> int:
-    """Return where a window ends: at the last space in its last eighth, else after a whole
-    character.
-    """
+    """Return where a window ends: at the last space in its last eighth, if there is one."""
     if len(data) - start <= size:
         return len(data)
     end = start + size

@@ -16,7 +16,7 @@ from memories.stores.records import Space
 
 # about 1,000 English tokens; a longer text's vector says little about any part of the text
 MAX_WINDOW_BYTES = 4_000
-# The lowest average: a token has 4 bytes in English and German, 3 in code, and 2.5 in Chinese.
+# The average for Chinese, which is the lowest; it is 4 for English and German, and 3 for code.
 BYTES_PER_TOKEN = 2.5
 
 
@@ -192,7 +192,7 @@ def _in_order(answer: Any) -> list[Any]:
 
 
 def _by_type(answer: Any) -> list[Any]:
-    """Return a response's vectors, which Cohere, unlike Ollama, groups by number type."""
+    """Return the vectors in a response; Cohere groups them by number type, Ollama doesn't."""
     vectors = answer["embeddings"]
     if isinstance(vectors, dict):
         vectors = vectors["float"]

@@ -102,7 +102,7 @@ class WriterLock:
         return self._seen[write_id]
 
     def _read(self, now: float) -> dict[str, float]:
-        """Return when each pending write was first seen, without writes from long ago."""
+        """Return when each pending write was first seen, leaving out old ones."""
         try:
             seen = json.loads(read_file(self._file))
             return {
@@ -112,7 +112,7 @@ class WriterLock:
             }
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError):  # damaged; all pending writes count as new
+        except (ValueError, TypeError, AttributeError):  # damaged, so all writes count as new
             return {}
 
 
@@ -177,7 +177,7 @@ class Changes:
         return ref in self.new or ref in self.patched
 
     def copy(self) -> "Changes":
-        """Return a copy, with which later changes can be undone."""
+        """Return a copy, from which the current changes can be restored."""
         updates = {ref: dict(update) for ref, update in self.updates.items()}
         return Changes(dict(self.new), dict(self.patched), updates)
 
@@ -280,7 +280,7 @@ class Flush:
         try:
             for part, refs in self._new.items():
                 self._driver.add(part, [self._point(ref, pending=pending) for ref in refs])
-            for part, refs in self._new.items():  # another writer may have been faster
+            for part, refs in self._new.items():  # another writer may have taken a position
                 self._check(part, refs)
         except Conflict:
             self._withdraw()
@@ -376,7 +376,7 @@ def check_free(
 ) -> None:
     """Check that the positions and keys of records are free, after removing dead writes.
 
-    They must be free on the server, in the overlay, and among the records themselves.
+    No record on the server or in the overlay may have them, and no two of these records.
 
     Raises:
         Conflict: A position or a key is taken.
@@ -442,7 +442,7 @@ def _has_live_key(record: Record) -> bool:
 
 
 def key_holders(driver: Driver, part: Partition, records: Iterable[Record]) -> list[Point]:
-    """Return the live or pending records on the server that have a live record's key."""
+    """Return the server's live or pending records with the keys of these live records."""
     keys = {str(record.key) for record in records if _has_live_key(record)}
     if not keys:
         return []

@@ -263,7 +263,7 @@ class StoreClient:
             seconds = _WRITE_SECONDS if writes else _READ_SECONDS
             answer = self._client.ask(method, path, body, seconds=seconds)
         except NoAnswer as exc:
-            if isinstance(exc, TimedOut):  # the next requests fail at once
+            if isinstance(exc, TimedOut):  # for a while, requests fail at once
                 self._silent_until = time.monotonic() + _SILENT_SECONDS
             raise StoreUnreachable(self._explain(exc, writes=writes)) from exc
         self._silent_until = 0.0

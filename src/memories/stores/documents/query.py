@@ -160,19 +160,19 @@ class Overlay:
             names = list(itertools.chain.from_iterable(ids[ref] for ref in refs))
             windows = self.driver.vectors(part._replace(kind=Kind.VECTORS, space=space), names)
             for ref in refs:
-                if windows.keys() >= set(ids[ref]):  # false while the record is being removed
+                if windows.keys() >= set(ids[ref]):  # some are missing during a removal
                     vectors[ref] = np.stack([windows[name] for name in ids[ref]])
         return vectors
 
 
 def parts_of(where: Filter) -> Sequence[Partition]:
-    """Return the parts that may contain records for a filter."""
+    """Return the parts with the records of a filter's namespaces."""
     namespaces = dict.fromkeys(where.namespaces)
     return [Partition(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
 
 def address_of(ref: Ref) -> Address:
-    """Return a record's address."""
+    """Return a ref's namespace and its record's id."""
     return ref.namespace, record_id(ref)
 
 

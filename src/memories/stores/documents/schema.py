@@ -113,7 +113,7 @@ def encode(
 
 
 def ended_of(record: Record) -> int:
-    """Return a record's state as a number."""
+    """Return the time at which a record ended, in milliseconds; `LIVE` for a live record."""
     return LIVE if record.ended_at is None else to_millis(record.ended_at)
 
 
@@ -268,7 +268,7 @@ def conditions(where: Filter) -> list[Condition]:
 
 
 def is_narrow(where: Filter) -> bool:
-    """Return whether a filter has any condition other than that records are live."""
+    """Return whether a filter has a condition other than `state`, or selects ended records."""
     has_prefix = where.prefix and bool(where.group)
     return has_prefix or where.state == "ended" or len(conditions(where)) > 1
 

@@ -92,7 +92,7 @@ class Spaces:
         return self._checked_id(state) if "space" in state else None
 
     def check(self) -> None:
-        """Check that vectors may be added in the space with which the store was opened."""
+        """Check that the store accepts vectors of the space with which it was opened."""
         require_space(self._space)
         self.find_searched()
 
@@ -102,11 +102,11 @@ class Spaces:
             self._driver.set_missing_state({"schema": str(SCHEMA)})
 
     def ensure_space(self) -> str:
-        """Return the id of the space in use; if there is none, put the opened one into use."""
+        """Return the id of the space in use; if there is none, begin to use the opened one."""
         return self._checked_id(self._select_space(require_space(self._space)))
 
     def _select_space(self, space: Space) -> Mapping[str, str]:
-        """Return the state; if no space is in use, first put this one into use."""
+        """Return the state. If no space is in use, first begin to use this one."""
         state = self.state()
         if "space" in state:
             return state
@@ -207,7 +207,7 @@ class Spaces:
 
     def _refuse_incomplete(self, space: Space, space_id: str) -> None:
         for collection in SEARCHED:
-            # Damaged records are left out by `read`.
+            # `read` leaves out damaged records, which can't get vectors.
             missing = self._view.read(self._without(space_id, collection))
             if missing:
                 records = amount(len(missing), "record has", "records have")
@@ -245,7 +245,7 @@ def _describe(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Return the id of a space that the state has under one of the prefixes; empty if none."""
+    """Look up a space in the state under these prefixes; return its id, or "" if it isn't there."""
     for prefix in prefixes:
         model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
         if (model, dimension) == (space.model, str(space.dimension)):

@@ -51,7 +51,7 @@ class Folder:
         self.path = path
         self.inner = path / INNER
         self._was_locked = False
-        if path.is_dir() and not os.access(path, os.W_OK):  # the index needs another folder
+        if path.is_dir() and not os.access(path, os.W_OK):  # put the index into another folder
             self.inner = Path(tempfile.mkdtemp(prefix="memories-"))
             weakref.finalize(self, shutil.rmtree, self.inner, ignore_errors=True)
 

@@ -137,9 +137,9 @@ class LocalFiles:
 
         Inside another transaction, a failure undoes only the inner one.
 
-        First the index is updated, and marks the files as changed. Then the lines are written.
-        Finally the index gets the new states of the files. Only the lines count as stored, so a
-        crash in between does no harm: the next reader removes index entries that have no line.
+        First the index is updated, and the files are marked in it as changed. Then the lines are
+        written. Finally the index gets the new states of the files. Only the lines count as stored,
+        so a crash in between does no harm: the next reader removes index entries that have no line.
         """
         outer = self.work
         if outer is not None:
@@ -209,7 +209,7 @@ class LocalFiles:
             if stamp is None:
                 continue
             other_bytes = stamp.size - len(data) - state.size
-            if other_bytes in (0, 1):  # at most a newline; anything more is from another program
+            if other_bytes in (0, 1):  # allow for a newline; other programs wrote anything more
                 work.index.save_state(name, FileState(stamp, stamp.size, state.last))
 
     def _recover(self) -> None:

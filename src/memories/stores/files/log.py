@@ -84,7 +84,7 @@ def stem(namespace: str) -> str:
             escaped += "".join(
                 [f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass")]
             )
-    for ending in (".turns", ".jsonl"):  # keep the name different from those of other files
+    for ending in (".turns", ".jsonl"):  # no name may look like that of another file
         if escaped.endswith(ending):
             escaped = f"{escaped[: -len(ending)]}%2e{ending[1:]}"
     if escaped.startswith("."):
@@ -256,7 +256,7 @@ def to_record(line: object, collection: Collection, namespace: str) -> Record:
 def _take_first_at(record: Record, fields: Json) -> datetime:
     """Return the time at which the first version of a memory was written.
 
-    If this is the time in `first_at`, remove that field, since the line's `created_at` contains it.
+    If the time comes from the field `first_at`, remove the field, since `created_at` replaces it.
     """
     first_at = fields.get("first_at")
     if isinstance(first_at, bool) or not isinstance(first_at, int):
@@ -316,7 +316,7 @@ def _time(line: Json, name: str) -> datetime:
 
 
 def _moment(line: Json, name: str) -> datetime:
-    """Return a time in UTC; a time without a zone is taken as UTC."""
+    """Convert a time to UTC; a time without a zone is assumed to be in UTC."""
     try:
         moment = datetime.fromisoformat(_text(line, name))
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
@@ -478,7 +478,7 @@ class _Fold:
         elif event.op != CREATE:
             self._change(event, address)
         elif event.record.ended_at is not None and self.records[address].ended_at is None:
-            # Two lines create this record; it has ended only in this one.
+            # Two lines create this record, but only this one says that it has ended.
             self._put(address, event.record._replace(ref=self.records[address].ref))
 
     def _create(self, event_id: str, record: Record) -> None:

@@ -219,7 +219,7 @@ _DERIVED = (
         "FROM record r, jsonb_each_text(r.labels) l",
     ),
 )
-_EMPTY = {"corpus": "documents <> 0 OR tokens <> 0", "label": "true"}  # an empty corpus is allowed
+_EMPTY = {"corpus": "documents <> 0 OR tokens <> 0", "label": "true"}  # a corpus may be empty
 _INVALID = """
 SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'i'

@@ -192,7 +192,7 @@ _TRANSLATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 
 
 def translation(exc: "psycopg.Error", masked_url: str) -> StoreError | Conflict:
-    """Translate an exception of the driver into one of ours."""
+    """Return the `MemoriesError` to raise for an exception of psycopg."""
     import psycopg
     from psycopg import errors
 

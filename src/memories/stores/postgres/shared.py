@@ -73,8 +73,8 @@ WHERE at < greatest(%(oldest)s, (SELECT at FROM {request} ORDER BY at DESC OFFSE
 class PostgresClaims:
     """Implements `Claims` on a table that all servers of a store share.
 
-    It uses one connection, whose end tells other servers that this process has ended. A thread
-    renews the requests in progress, and reconnects if necessary.
+    It uses one connection. When the connection ends, other servers see that this process has ended.
+    A thread renews the requests in progress, and reconnects if necessary.
     """
 
     def __init__(self, server: Server) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 EXACT_ROWS = COUNTED
 
 Scores = dict[int, float]
-# Namespace, seq, collection, live, windows.
+# A record's namespace, `seq` and collection, whether it is live, and its vectors.
 NewVectors = tuple[str, int, str, bool, "NDArray[np.float32]"]
 
 

@@ -503,9 +503,9 @@ def _to_entry(part: Partition, point: Point) -> dict[str, Any]:
 
 
 def _prefixes(word: str) -> list[str]:
-    """Return the entries by which a word's beginning can be found, the longest one last.
+    """Return the prefixes to index along with a word, the longest one last.
 
-    An ASCII word has only an entry of one letter, since few queries search for its beginning.
+    An ASCII word gets only a prefix of one letter, since few queries search for its beginning.
     """
     prefixes = [_PREFIX_MARK + word[:1]]
     if not word.isascii() and len(word) >= 4:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 10.0  # how long to wait for another process that uses the folder
 _META, _LOCK, _PENDING = "meta.json", ".memories.lock", ".memories.pending"
-_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # these may write several points
+_WRITING_POINTS = (Verb.UPSERT, Verb.SET_PAYLOAD, Verb.DELETE)  # they may write several points
 _WRITING = (*_WRITING_POINTS, Verb.CREATE, Verb.INDEX)
 
 
@@ -260,7 +260,7 @@ def _translate_errors(folder: Path) -> Iterator[None]:
 
 
 def _database_error(name: str) -> tuple[type[Exception], ...]:
-    """Return the client's class for these SQLite errors; empty if SQLite isn't loaded."""
+    """Return sqlite3's exception class with this name; empty if the module isn't loaded."""
     module = sys.modules.get("sqlite3")
     return () if module is None else (getattr(module, name),)
 

@@ -93,7 +93,7 @@ class PayloadIndex:
         return ids
 
     def _find_values(self, condition: Mapping[str, Any]) -> set[str]:
-        """Return the ids of the points that match a condition: its list of values or of ids."""
+        """Return the ids of the points that a condition selects by value or by id."""
         if "has_id" in condition:
             return {point for point in condition["has_id"] if point in self.names}
         match, holders = condition["match"], self._holders[condition["key"]]

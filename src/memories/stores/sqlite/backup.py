@@ -56,8 +56,8 @@ def copy_out(path: Path, target: Path, mark: CopyOrigin | None) -> int:
     Args:
         path: The store.
         target: An empty file that no other process uses.
-        mark: The mark of the copy. None for a copy that only preserves the state before a repair,
-            and may be damaged; it isn't checked.
+        mark: The mark of the copy. None for a copy that only preserves the state before a repair;
+            such a copy may be damaged, and isn't checked.
 
     Raises:
         StoreDamaged: The store or the copy is damaged.

@@ -226,7 +226,7 @@ class SQLiteFile:
             return engine.count_missing_commits(connection, commit_note)
 
     def accept_loss(self) -> int:
-        """Continue in a new history without the missing commits; return how many are missing."""
+        """Accept that commits are missing, and begin a new history; return their number."""
         with sqlite_errors(self.path), self._exclusive(BUSY_SECONDS) as side:
             connection = self._connection()
             _, commit_note = engine.read_open_side(side)
@@ -528,7 +528,7 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_state(self, connection: apsw.Connection, side: int) -> StoreState:
-        """Refuse a store that lacks commits, else return its state after the current transaction.
+        """Return the state after the current transaction; refuse a store that lacks commits.
 
         Raises:
             CommitsMissing: The file lacks acknowledged commits.

@@ -53,7 +53,7 @@ _LABELS = (
 
 
 class Inspection:
-    """The state of one check or repair.
+    """The data that the steps of a check or repair share.
 
     Attributes:
         db: A connection inside a transaction.

@@ -336,7 +336,7 @@ def _insert_records(
     try:
         db.executemany(_INSERT, rows_with_refs())
     except apsw.ConstraintError as exc:
-        assert last_ref is not None  # set for the row that SQLite refused
+        assert last_ref is not None  # the record of the refused row
         raise Conflict(
             f"another writer has already written version {last_ref.position} of {last_ref.group}, "
             f"or used its key; read {last_ref.group} again"

@@ -150,7 +150,7 @@ class _Names(NamedTuple):
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
     """Yield the intact records in all pages, each with its `seq`.
 
-    A record may be found both live and ended; if it is yielded twice, the ended one comes last.
+    If a record is found both live and ended, it is yielded twice, ended last.
     """
     columns = _record_columns()
     names = _find_names_in_pages(path)
@@ -184,7 +184,7 @@ def _find_names_in_pages(path: Path) -> _Names:
         elif len(values) == 2 and isinstance(values[1], int):
             accesses[number] = values[1]
     for number, (collection, namespace) in pools.items():
-        # in fact, this row may be a label whose key is the name of a collection
+        # this may also be a label whose key is the name of a collection
         labels.setdefault(str(number), (collection, namespace))
     return _Names(pools, labels, accesses)
 
@@ -230,7 +230,7 @@ class _Tables:
         self._names = _Names(pools, labels, accesses)
 
     def records(self) -> Iterator[tuple[int, Record | Lost]]:
-        """Yield every record with its `seq`; the index shows which missing numbers were in use."""
+        """Yield every record, or a `Lost` for it, with its `seq`."""
         for row in self._read_rows("record", self._columns):
             if not isinstance(row, Lost):
                 yield self._decode(row)

@@ -99,7 +99,7 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
 
 
 def ensure_space(db: apsw.Connection, space: Space, *, compact: bool) -> None:
-    """Check that the space in use is this space; if none is in use, put this one into use.
+    """Check that the store's vectors are in this space; a store without vectors begins to use it.
 
     Raises:
         EmbedderMismatch: The store's vectors are in a different space.

@@ -68,7 +68,7 @@ class _Windows(NamedTuple):
         )
 
     def join(self, later: "_Windows") -> "_Windows":
-        """Return these windows, followed by the later ones."""
+        """Return these windows followed by later ones."""
         pairs: Any = zip(self, later, strict=True)
         return _Windows(*(np.concatenate(pair, axis=-1) for pair in pairs))
 
@@ -172,7 +172,7 @@ class VectorIndex:
     def pack_block(
         self, db: apsw.Connection, rows: Sequence[tuple[int, bytes]]
     ) -> tuple[bytes, bytes, bytes]:
-        """Return the packed columns of a block, given its rows, each a `seq` and its codes.
+        """Pack a block's rows, each a `seq` and its codes, into columns.
 
         The columns contain each window's `seq`, bit code and namespace.
         """
@@ -533,7 +533,7 @@ def _find_indexes(seqs: "NDArray[np.int64]", wanted: "NDArray[np.int64]") -> "ND
 
 
 def _should_look(newest: int, added: int) -> bool:
-    """Return whether to check for a full block, as after about one `seq` in `_LOOK_EVERY`.
+    """Return whether to check for a full block. It is true for about one `seq` in `_LOOK_EVERY`.
 
     A hash of the `seq` decides, because multiples of 64 might never occur: memories that are
     written one by one have only odd numbers, since each is followed by a log entry.

@@ -263,7 +263,7 @@ def _read_database(path: Path, log: Log) -> _Database:
     db = connect_frozen(path)
     try:
         in_table, is_restored = read_state(db)
-    except apsw.SQLError:  # there is no such table
+    except apsw.SQLError:  # it has no table `store`
         pass
     except apsw.Error:
         is_unreadable = True

@@ -452,7 +452,7 @@ class _Scope(NamedTuple):
 
 
 class _TermQuery(NamedTuple):
-    """A search term, ready for the index.
+    """A term of a search, and how to look it up in the index.
 
     Attributes:
         term: The term.

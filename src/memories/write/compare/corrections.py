@@ -448,7 +448,7 @@ def _is_one_value(change: Substitution, verb: int | None) -> bool:
     """Return whether numbers, dates, versions or paths are values of the same attribute."""
     head, _, _, tail = change
     if any(word.key == "is" or word.sense in {"live", "is"} for word in tail):
-        return False  # the changed part belongs to the subject
+        return False  # the verb comes later, so the changed part belongs to the subject
     if head[-1].key in ENUMERATED:
         return False
     if verb is None:
@@ -543,7 +543,7 @@ def _has_one_use(change: Substitution, base: str, behind: Sequence[Word]) -> boo
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
         return False  # the subject may use other things in other cases
     if not MANY.isdisjoint(keys_of(change.tail[:1])):
-        return False  # there may be several of these
+        return False  # the subject may have several objects of this kind
     if len(behind) > 1 and (behind[-1].key in {"for", "with"} or behind[-1].sense == "with"):
         return False  # there may be a second purpose
     is_only_one = base == "prefer" and len(change.removed) == len(change.added) == 1

@@ -61,7 +61,7 @@ class Relation(StrEnum):
     SAME = "same"
     DUPLICATE = "duplicate"
     DIFFERS = "differs"  # similar, with a difference that may be a correction
-    UNRELATED = "unrelated"  # or the words show no relation
+    UNRELATED = "unrelated"  # not similar, or the words show no relation
 
 
 class TextComparison(NamedTuple):
@@ -116,7 +116,7 @@ def compare_words(
         return TextComparison(Relation.UNRELATED)
     codes = detect_languages(new, old)
     is_close = similarity is not None and similarity >= threshold
-    needs_difference = is_close and explain  # otherwise, it is enough to know that the texts differ
+    needs_difference = is_close and explain  # otherwise, only whether they differ
     if not needs_difference and _surely_differ(new, old, codes):
         return TextComparison(Relation.UNRELATED)
     new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)
@@ -391,7 +391,7 @@ def _shorten_names(words: Sequence[Word], other: Sequence[Word]) -> list[Word]:
     return shortened
 
 
-@functools.lru_cache(maxsize=1)  # `corrections` repeats the call that `compare_texts` made
+@functools.lru_cache(maxsize=1)  # `compare_texts` and `corrections` make the same call
 def align_texts(new: str, old: str) -> tuple[Sequence[Word], Sequence[Word]]:
     """Return the words of two texts, aligned by `align_words`."""
     codes = detect_languages(new, old)
