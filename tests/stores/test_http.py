@@ -613,7 +613,9 @@ def test_an_erasure_that_fails_on_the_server_after_its_commit_is_unfinished(
             full = StoreError(
                 "the disk is full; nothing was written; free some space and try again"
             )
-            patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: (_ for _ in ()).throw(full))
+            patched.setattr(
+                SQLiteFile, "erase_leftover_bytes", lambda *_: (_ for _ in ()).throw(full)
+            )
             with pytest.raises(
                 ErasureUnfinished, match=r"is gone, but .* \(the disk is full\); forget it again"
             ):

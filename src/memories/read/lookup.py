@@ -137,7 +137,7 @@ class Lookup(NamedTuple):
         """Return the latest version of a memory that may be changed.
 
         Raises:
-            RequestError: Another memory has replaced this one, or only another namespace has it.
+            RequestError: Another memory has superseded this one, or only another namespace has it.
         """
         latest = self.find_own(memory_id)
         refuse_pending(latest)

@@ -73,8 +73,8 @@ class Damaged:
         with self._lock:
             return tuple(finding for number, finding in self._findings.values() if number > mark)
 
-    def forget(self, is_gone: Callable[[Ref], bool]) -> None:
-        """Drop the findings about records that were removed."""
+    def remove(self, is_gone: Callable[[Ref], bool]) -> None:
+        """Remove the findings about records that are gone."""
         with self._lock:
             names = [name for name in self._findings if isinstance(name, Ref) and is_gone(name)]
             for name in names:

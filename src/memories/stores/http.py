@@ -185,7 +185,7 @@ class HttpStore(Store):
         if self._transaction is not None:
             raise StoreError("records can't be permanently removed inside a transaction")
         places: tuple[str, ...] = self._ask("remove", refs)
-        self.damaged.forget(set(refs).__contains__)
+        self.damaged.remove(set(refs).__contains__)
         return places
 
     patch = _remote("patch")

@@ -186,7 +186,7 @@ def take_over_links(
     Args:
         store: The store of the memories, in a transaction.
         record: The successor.
-        corrected_ids: The memories that the replaced one corrected.
+        corrected_ids: The memories that the superseded one corrected.
         at: The time of the replacement.
 
     Returns:
@@ -572,7 +572,7 @@ def _still_corrects(
     """Return whether a link between two memories still holds, given the versions that were linked.
 
     If the linked texts don't contradict each other according to `is_correction`, the link was
-    accepted by a person or taken over from a replaced memory. A new text ends such a link only if
+    accepted by a person or taken over from a superseded memory. A new text ends such a link only if
     it repeats the other text. Other links end when the texts no longer contradict each other.
     """
     if newer.labels.get("project") != older.labels.get("project"):

@@ -180,8 +180,8 @@ def test_an_erasure_does_not_complete_a_later_erasure(
             other.remove([Ref(MEMORY, "ann", "n", 1)])
 
     with monkeypatch.context() as patch:
-        patch.setattr(other._file, "erase_free_pages", held_up)  # type: ignore[attr-defined]
-        patch.setattr(store._file, "erase_free_pages", meanwhile)  # type: ignore[attr-defined]
+        patch.setattr(other._file, "erase_leftover_bytes", held_up)  # type: ignore[attr-defined]
+        patch.setattr(store._file, "erase_leftover_bytes", meanwhile)  # type: ignore[attr-defined]
         store.remove([Ref(MEMORY, "ann", "m", 1)])
     assert store.info(pool()).erasing
     other.remove([])
@@ -410,7 +410,7 @@ def test_copies_of_short_texts_are_erased_even_after_an_interruption(
     for number in range(0, 200, 3):
         store.patch([Patch(Ref(MEMORY, "ann", f"m{number}", 1), None, None, {"mark": "x" * 60})])
     with monkeypatch.context() as patched:
-        patched.setattr(SQLiteFile, "erase_free_pages", lambda *_: 1 / 0)
+        patched.setattr(SQLiteFile, "erase_leftover_bytes", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             store.remove([Ref(MEMORY, "ann", f"m{number}", 1) for number in range(200)])
     store.remove([])

@@ -304,7 +304,7 @@ class DocumentStore:
                 for stored in records:
                     labels |= labels_of(stored.record)
                 self._delete_unused_labels(part, labels)
-        self.damaged.forget(set(refs).__contains__)
+        self.damaged.remove(set(refs).__contains__)
         return (*self._driver.remains, *in_progress)
 
     def _delete_vectors(self, part: Partition, records: Sequence[StoredRecord]) -> None:

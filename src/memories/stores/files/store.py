@@ -183,7 +183,7 @@ class FilesStore(Store):
             places.update(self._store().remove(refs))
         if refs:
             places.update(self._mover.find_copies(refs))
-        self.damaged.forget(set(refs).__contains__)
+        self.damaged.remove(set(refs).__contains__)
         return tuple(sorted(places))
 
     scan = _reading("scan")

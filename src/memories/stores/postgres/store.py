@@ -199,7 +199,7 @@ class PostgresStore:
                 return ()
         with self._server.write({ref.namespace for ref in refs}) as db:
             rewrite.remove(db, refs)
-        self.damaged.forget(set(refs).__contains__)
+        self.damaged.remove(set(refs).__contains__)
         return rewrite.erase(self._server)
 
     @_repeat_if_interrupted

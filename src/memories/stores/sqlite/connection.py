@@ -62,9 +62,9 @@ class SQLiteFile:
 
     def _reset(self) -> None:
         self._guard, self._opened_lock = ForkGuard(), threading.Lock()
-        self._forget_connections()
+        self._drop_connections()
 
-    def _forget_connections(self) -> None:
+    def _drop_connections(self) -> None:
         self._local = threading.local()
         self._opened: list[tuple[threading.Thread, apsw.Connection]] = []
         # The identities that the file, its log and its shared memory had when they were opened;
@@ -185,7 +185,7 @@ class SQLiteFile:
         """Whether the file is open only for reading, without locks; see `_open_frozen`."""
         return self._frozen_stamp is not None
 
-    def erase_free_pages(self) -> None:
+    def erase_leftover_bytes(self) -> None:
         """Checkpoint the log and overwrite free bytes, so that no byte of removed records is left.
 
         Other processes may write between attempts.
@@ -278,7 +278,7 @@ class SQLiteFile:
                 raise StoreError(
                     f"{self.path} is in use by another thread; close it when that thread is done"
                 )
-            self._forget_connections()
+            self._drop_connections()
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log on disk."""

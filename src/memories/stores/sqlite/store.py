@@ -209,16 +209,16 @@ class SQLiteStore:
         with self._file.write() as db:
             self._drop(db, refs)
             erasure = fetch_value(db, "SELECT value FROM meta WHERE name = 'erasing'")
-        self._file.erase_free_pages()
+        self._file.erase_leftover_bytes()
         with self._file.write() as db:  # if another erasure has begun, this changes nothing
             db.execute("DELETE FROM meta WHERE name = 'erasing' AND value = ?", (erasure,))
-        self.damaged.forget(set(refs).__contains__)
+        self.damaged.remove(set(refs).__contains__)
         return self._file.snapshots()
 
     def _drop(self, db: apsw.Connection, refs: Sequence[Ref]) -> None:
         """Delete records.
 
-        Until the free pages are erased, the file still contains their bytes, and `info` reports
+        Until the leftover bytes are erased, the file still contains them, and `info` reports
         this.
         """
         refs_by_seq: dict[int, Ref] = {}
