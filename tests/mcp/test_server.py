@@ -220,7 +220,9 @@ def test_a_deleted_memory_and_a_restored_repetition_are_reported(modern: Agent) 
     old = modern.call("create_memory", content="Deploys run on Fridays")["id"]
     modern.call("delete_memory", id=old)
     error = modern.error_of("update_memory", id=old, content="Deploys run on Mondays")
-    assert error.startswith("Memory not found: it was deleted; to restore it, run: memory restore ")
+    assert error == (
+        f"Memory not found: it was deleted; to restore it, call restore_memory with id={old}"
+    )
     new = modern.call("create_memory", content="Deploys run on Fridays")["id"]
     hint = modern.call("restore_memory", id=old)["hint"]
     assert hint.startswith(f"memory {new}") and "says the same thing; delete one of them" in hint
@@ -237,6 +239,9 @@ def test_every_answer_names_memories_by_their_short_ids(modern: Agent, memories:
     deleted = modern.call("delete_memory", id=newer)
     assert deleted["note"] == f"memory {older} is current again"
     assert modern.call("restore_memory", id=newer)["id"] == newer
+    newest = modern.call("create_memory", content="The API uses TCP", supersedes=newer)["id"]
+    error = modern.error_of("update_memory", id=newer, content="The API listens on port 6381")
+    assert error.startswith(f"Memory was replaced by {newest}; ")
     for memory_id in (older, newer):
         whole = memories.get(memory_id).id
         assert whole != memory_id == short_id(whole)
@@ -1015,6 +1020,15 @@ def test_an_error_is_one_sentence(agent: Agent, memories: Memories) -> None:
     )
     ids = [made.memory.id for made in others if made.memory]
     assert all(known in agent.error_of("get_history", id=ids[0][:8]) for known in ids)
+
+
+def test_the_error_for_a_turn_or_a_shortened_id_gives_the_next_step(modern: Agent) -> None:
+    assert modern.error_of("delete_memory", id="standup#3") == (
+        '"standup#3" is the id of a turn, not of a memory; to read turns, call get_history'
+    )
+    assert modern.error_of("get_history", id="20261201-0978572") == (
+        '"20261201-0978572" is only the beginning of an id; give the whole id'
+    )
 
 
 def test_the_error_for_a_wrong_argument_is_one_sentence(modern: Agent) -> None:

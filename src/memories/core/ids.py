@@ -14,6 +14,7 @@ ID_LENGTH = 36
 _HEX = re.compile(r"[0-9a-f]{8,32}")
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT_FORM = re.compile(r"(\d{4})(\d{2})(\d{2})-(\d{8})(\d{4})", re.ASCII)
+_CUT_SHORT_FORM = re.compile(r"(?:19|20)\d{6}-\d{1,11}", re.ASCII)
 _TURN_ID = re.compile(r".+#\d+", re.ASCII)
 _DAY_MILLIS = 86_400_000
 _LAST_SHORT_MILLIS = 8_000 * 365 * _DAY_MILLIS  # later years have more than four digits
@@ -118,6 +119,8 @@ def parse_id(text: str) -> str:
             f'"{shown(given)}" is the id of a turn, not of a memory; to read turns, run '
             "memory turns show"
         )
+    if _CUT_SHORT_FORM.fullmatch(text):
+        raise InvalidInput(f'"{given}" is only the beginning of an id; give the whole id')
     if len(text) > ID_LENGTH or not _HEX.fullmatch(digits):
         raise InvalidInput(
             f'"{shown(given)}" is not a memory id; give the whole id, or its first {MIN_PREFIX} '

@@ -6,6 +6,7 @@ import it.
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -20,6 +21,7 @@ from pydantic import ValidationError
 from memories import __version__
 from memories.answers import shapes, store_shapes
 from memories.context import fence
+from memories.core.ids import with_short_ids
 from memories.errors import AmbiguousId, InvalidInput, MemoriesError, NotFound
 from memories.guard.validate import query, shown
 from memories.mcp import answers
@@ -71,6 +73,13 @@ _IDLE_KEYWORDS: Mapping[str, tuple[type, ...]] = {
     "title": (str,),
     "default": (str, bool, type(None)),
     "additionalProperties": (bool,),
+}
+
+# Commands in errors, and the calls that do the same. Only the user's command restores a memory of
+# another namespace.
+_CALLS = {
+    re.compile(r"run: memory restore (\S+)$"): r"call restore_memory with id=\1",
+    re.compile(r"run memory turns show$"): "call get_history",
 }
 
 
@@ -168,7 +177,10 @@ def _with_damage(tools: Tools, answer: Any, findings: Sequence[Finding]) -> Any:
 
 
 def _sentence(tools: Tools, exc: MemoriesError) -> str:
-    sentence = " ".join(tools.complete(str(exc)).split())
+    sentence = str(exc)
+    for command, call in _CALLS.items():
+        sentence = command.sub(call, sentence)
+    sentence = " ".join(tools.complete(with_short_ids(sentence)).split())
     if isinstance(exc, AmbiguousId):
         sentence += f": {', '.join(exc.matches)}"
     return fence.escaped(sentence)
