@@ -246,7 +246,6 @@ def _when_changed(look: Look, known: int, now: int) -> int:
 
 
 def _describe_change(anchor: Anchor, look: Look, was_true: bool) -> str:
-    """Describe why an anchor doesn't hold."""
     path = anchor.target
     if look.kind == "absent":
         if was_true:

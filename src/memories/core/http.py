@@ -253,7 +253,6 @@ class JsonClient:
         return ServerResponse(response.status, body, headers)
 
     def _count_connections(self) -> int:
-        """Return the number of connections opened so far."""
         return self._open_pool().connection_from_url(self.address.url).num_connections
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:

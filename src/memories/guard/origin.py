@@ -210,7 +210,7 @@ def _origin_labels(origin: Origin) -> Mapping[str, str]:
     return labels
 
 
-@functools.lru_cache(maxsize=1_024)  # thousands of records share few origins
+@functools.lru_cache(maxsize=1_024)  # cached, since records share few origins
 def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
     parts = via.split(_BAR)
     if trust not in TRUSTS or len(parts) != len(_VIA_PARTS):

@@ -155,7 +155,7 @@ class _Replacement(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A text with replacements."""
+    """A copy of a text in which parts were replaced."""
 
     text: str
     replacements: list[_Replacement]

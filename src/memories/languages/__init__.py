@@ -151,7 +151,7 @@ def _detect_scripts(text: str) -> Sequence[str]:
     for code, first, last in _SCRIPTS:
         if any(first <= letter < last for letter in letters):
             codes.append(code)
-    if "ru" in codes:  # stands for all Cyrillic letters, and is first in `codes`
+    if "ru" in codes:  # here, "ru" stands for all Cyrillic letters; it is first
         cyrillic = [code for code, marks in _CYRILLIC.items() if not marks.isdisjoint(text)]
         codes[:1] = cyrillic or ["ru", "uk"]
     if "zh" in codes:

@@ -114,7 +114,6 @@ def span(text: str, now: datetime, *, is_ahead: bool = False) -> Span | None:
 
 
 def _in_english(text: str) -> str:
-    """Return a text with its dates in English."""
     if not detect(text):
         return text
     from memories.languages.days import in_english

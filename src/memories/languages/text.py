@@ -168,7 +168,7 @@ def coverage(text: str, words: Sequence[str]) -> float:
     return sum(f" {stem}" in haystack for stem in stems) / max(1, len(words))
 
 
-@functools.lru_cache(256)  # a search compares its best hits with each other
+@functools.lru_cache(256)  # cached, since the best hits are compared
 def _haystack(text: str) -> str:
     indexed = _strip_marks(index_text(text))
     return f" {' '.join(_words(indexed))} {indexed}"

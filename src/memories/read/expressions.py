@@ -261,7 +261,7 @@ class _Parser:
         return Condition(token.text, is_quoted, "exists", "", literal=False, column=token.column)
 
     def _with_value(self, condition: Condition, operator: str) -> Condition:
-        """Return a condition with an operator, and with the value that follows."""
+        """Read the value after an operator; return the complete condition."""
         condition = condition._replace(operator=operator)
         token = self._take()
         if token.kind == "text":

@@ -130,7 +130,7 @@ class Lookup(NamedTuple):
         try:
             return self.own.find(memory_id, deleted=deleted)
         except RequestError:
-            self.resolve_own_id(memory_id)  # raises an error with the other namespace
+            self.resolve_own_id(memory_id)  # raises an error that names the other namespace
             raise
 
     def find_live(self, memory_id: str) -> Record:

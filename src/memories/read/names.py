@@ -85,8 +85,6 @@ def _read_key(record: Record) -> str | None:
 
 
 def _time_reader(field: str) -> Reader:
-    """Return a function that reads a field that contains a time."""
-
     def read(record: Record) -> datetime | None:
         return versions.time_of(record.fields, field)
 

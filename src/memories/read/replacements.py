@@ -111,6 +111,6 @@ def reports_change(text: str) -> bool:
         raise SystemFault(f"cannot read {exc.filename}: {exc.strerror}") from exc
 
 
-@functools.lru_cache(256)  # a text is compared with several others
+@functools.lru_cache(256)  # cached, since a text is compared with several
 def _terms(text: str) -> Sequence[str]:
     return tuple(query_terms(text))

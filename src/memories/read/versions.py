@@ -418,7 +418,7 @@ def has_expired(record: Record, now: datetime) -> bool:
 
 
 def _is_ahead(millis: int | None, now: datetime) -> bool:
-    """Return whether a time in milliseconds since 1970 has not passed yet; None never passes."""
+    """Return whether a time in milliseconds since 1970 is in the future, as None always is."""
     return millis is None or now <= from_millis(millis)
 
 

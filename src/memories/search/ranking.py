@@ -568,7 +568,6 @@ def _follow_corrections(ranked: Ranked, hits: Mapping[str, Ranked]) -> list[Rank
 
 
 def _drop_corrected(ranking: Sequence[Ranked]) -> list[Ranked]:
-    """Drop the hits that other hits correct."""
     hits = _memory_hits(ranking)
     checked: list[Ranked] = []
     for ranked in ranking:
@@ -580,7 +579,6 @@ def _drop_corrected(ranking: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _memory_hits(ranking: Sequence[Ranked]) -> dict[str, Ranked]:
-    """Return the hits that are memories, keyed by id."""
     return {
         ranked.features.memory_id: ranked
         for ranked in ranking

@@ -179,7 +179,9 @@ class ChromaDriver:
         self._change_parts("delete", {"ids": [json.dumps(part)]})
 
     def _change_parts(self, action: str, body: Any) -> None:
-        """Change the list of parts: the points in the collection with the store's name."""
+        """Change the list of parts, whose entries are the points in the collection with the store's
+        name.
+        """
         collection = self._describe(self.collection)
         if collection is not None:
             path = f"{_COLLECTIONS}/{collection['id']}/{action}"

@@ -338,7 +338,6 @@ def _remove(file: Path) -> None:
 
 
 def _measure(file: Path) -> tuple[int, str]:
-    """Return a file's size and SHA-256."""
     sha256 = hashlib.sha256()
     with open_file(file) as stream:
         while piece := stream.read(_PIECE):

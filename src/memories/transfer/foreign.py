@@ -423,9 +423,7 @@ class Importer:
     def _store_each(
         self, drafts: Sequence[Any], run: Callable[[Sequence[Any]], None], error: InvalidInput
     ) -> None:
-        """Store the drafts of a refused batch one by one; skip and count a draft refused on its
-        own.
-        """
+        """Store the drafts of a refused batch one by one; skip and count each that is refused."""
         if len(drafts) > 1:
             for draft in drafts:
                 run([draft])

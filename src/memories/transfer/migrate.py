@@ -262,7 +262,6 @@ class _Migration:
         return missing, changed
 
     def _update(self, patches: Sequence[Patch]) -> None:
-        """Update records that were copied earlier."""
         for group in split_ends_first(patches):
             for batch in by_count(group, PAGE):
                 self._target.patch(batch)

@@ -21,7 +21,7 @@ from memories.models import SHARED
 from memories.settings import Config
 from memories.write.turn_queue import RetryQueue
 
-FLUSH_LOCK = ".flush.lock"  # in the inbox; locked while a process stores the waiting events
+FLUSH_LOCK = ".flush.lock"  # file in the inbox, locked while waiting events are stored
 GIVEN_TO = "given_to"  # key in a session's line: the namespace whose memories were shown
 # key in a session's state: its texts up to this time were erased; in milliseconds since 1970
 FORGOTTEN = "forgotten"
@@ -163,8 +163,9 @@ def _edit_session(line: Any, name: str, into: str | None) -> Any:
 
 
 def _edit_accesses(line: Any, name: str, into: str | None) -> Any:
-    """Return the line of one search with its reads moved from the old namespace to the new one, or
-    without them if there is no new namespace. Return None if no reads are left.
+    """Move the reads in a line to the new namespace, or remove them if there is none.
+
+    The line lists the reads of one search. Return the changed line, or None if no reads are left.
     """
     if not isinstance(line, list) or not all(isinstance(ref, list) and ref for ref in line):
         return line

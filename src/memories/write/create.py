@@ -320,7 +320,6 @@ def _look_up_superseded(ctx: WriteContext, prepared: Prepared) -> Prepared:
 
 
 def _store_new(ctx: WriteContext, prepared: Prepared, comparison: Comparison) -> Created:
-    """Store a draft as a new memory."""
     superseded = prepared.superseded
     draft = ctx.anchoring.set_for_new(prepared.draft, prepared.anchors)
     created_at = draft.created_at or ctx.now
@@ -397,7 +396,6 @@ def _store_version(ctx: WriteContext, prepared: Prepared, latest: Record) -> Cre
 
 
 def _merge(ctx: WriteContext, prepared: Prepared, same: Record) -> Created:
-    """Merge a draft into the memory with the same text."""
     same = ctx.retire_for(prepared.superseded, same, ctx.now)
     repetition = ctx.make_repetition(same, prepared.draft, prepared.vectors, prepared.redacted)
     return _report_merged(ctx, repetition.merge())
@@ -431,13 +429,11 @@ def _store_pending(ctx: WriteContext, prepared: Prepared) -> Created:
 def _report_created(
     ctx: WriteContext, record: Record, similar_to: tuple[Similar, ...] = ()
 ) -> Created:
-    """Return the result for a draft that became a new memory or version."""
     memory = ctx.to_memory(record)
     return Created(stored=True, memory=memory, similar_to=similar_to, corrects=memory.corrects)
 
 
 def _report_merged(ctx: WriteContext, result: "MergeResult") -> Created:
-    """Return the result for a draft with the text of a stored memory."""
     memory = ctx.to_memory(result.record)
     return Created(
         stored=False,

@@ -153,7 +153,7 @@ class Turns(NamedTuple):
         return Filter(Collection.HISTORY, self.namespaces[:1], group=name, state="any")
 
     def _count_turns(self, refs: Sequence[Ref]) -> int:
-        """Return the number of turns; the parts of a long message count as one turn."""
+        """Count turns; the parts of a long message are one turn."""
         if refs:
             return len({*refs} - {*self._find_continued(refs[0].group)})
         return 0

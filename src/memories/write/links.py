@@ -231,7 +231,7 @@ def find_current_again(store: Store, before: Iterable[Record], now: datetime) ->
         live = _find_live_version(store, namespace, memory_id)
         if live is None or is_corrected(live, now):
             continue
-        if has_expired(live, now):  # so it no longer corrects other memories
+        if has_expired(live, now):  # it no longer corrects other memories
             corrected += [(namespace, older_id) for older_id in live.read_list("corrects")]
         else:
             current_again.add(memory_id)
@@ -278,7 +278,7 @@ def settle_links(store: Store, namespace: str, memory_ids: Iterable[str]) -> Non
 
 
 def _is_settled(store: Store, record: Record) -> bool:
-    """Return whether every memory that a memory is linked to also has a link to it."""
+    """Return whether all links of a memory are mutual."""
     if any(name in record.fields for name in FORMER_LINK):
         return False
     is_whole = len(_find_older_neighbours(store, record)) == len(record.read_list("corrects"))

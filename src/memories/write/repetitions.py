@@ -28,7 +28,7 @@ NOTE_TRUST = "a more trusted writer stored the memory, so a repetition does not 
 NOTE_TAGS = f"with these tags, the memory would have more than {MAX_TAGS} tags"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
-_RANKS = {USER: 2, AGENT: 1}  # otherwise 0, since no person or agent chose to store the text
+_RANKS = {USER: 2, AGENT: 1}  # 0 for other writers, who didn't decide to store the text
 _UNKNOWN_RANK = 1  # for memories stored before origins were recorded
 
 

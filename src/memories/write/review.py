@@ -497,7 +497,6 @@ class Review:
         self._end(record, "supersede", superseded_by=other.ref.group)
 
     def _end(self, record: Record, by: str, **fields: Any) -> Record:
-        """End an accepted record; return it in its new state."""
         fields |= self._acceptance_fields()
         patch = Patch(record.ref, record.ended_at, by, fields)
         self._lookup.store.patch([*self._end_older_versions(record), patch])

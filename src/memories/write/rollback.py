@@ -524,7 +524,9 @@ def _find_written_after(
 
 
 def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
-    """Yield each action in a log entry that may write a version, with the version's hash."""
+    """Yield the versions that a log entry may have written, each as the action and the version's
+    hash.
+    """
     try:
         changes = [
             (action, audit_log.parse_item(item))
@@ -547,7 +549,7 @@ def _read_entry(store: Store, record: Record) -> Iterator[tuple[str, int]]:
 
 
 def _has_time(memory_id: str, written_at: datetime) -> bool:
-    """Return whether an id is a UUIDv7 that was made not much earlier than a given time."""
+    """Return whether an id is a UUIDv7 from about a given time or later."""
     made_at = _time_of(memory_id)
     return made_at is not None and made_at >= written_at - CLOCKS
 

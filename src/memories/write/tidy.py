@@ -59,7 +59,7 @@ _OPINION_SECONDS = 120.0
 _MAX_OPINION_BYTES = 65_536
 _POLL_SECONDS = 0.02
 _KEEP, _DROP = "keep", "drop"
-_MAX_COMPARED = 2_000  # only the newest memories, up to this many, are compared with the others
+_MAX_COMPARED = 2_000  # maximum number of memories that are compared, the newest first
 _UNREAD_FOR = timedelta(days=365)
 _UNREAD = "unread"
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
@@ -384,8 +384,9 @@ def _find_repetition(
 
 
 def _adds_nothing(ctx: WriteContext, record: Record, older: Record) -> bool:
-    """Return whether an older memory that says the same thing is as detailed, lasting and trusted,
-    and isn't corrected.
+    """Return whether a memory adds nothing to an older one that says the same thing.
+
+    That is so if the older one isn't corrected, and is as detailed, as lasting and as trusted.
     """
     differences = find_differences(older, versions.to_draft(record))
     if differences.name_new() or differences.other_tags or "source" in differences.other_fields:

@@ -360,7 +360,7 @@ class Search:
         return {ref: float((windows @ self._vector).max()) for ref, windows in vectors.items()}
 
     def _score_others(self, records: Sequence[StoredRecord], similarities: Scores) -> None:
-        """Add the cosines of the records that have none in `similarities` yet."""
+        """Add cosines to `similarities` for the records that it lacks."""
         others = [stored for stored in records if stored.ref not in similarities]
         similarities |= self._score_vectors(others)
 

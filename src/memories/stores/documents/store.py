@@ -75,7 +75,7 @@ class Chains:
     def __init__(self, driver: Driver) -> None:
         """Initialize; no request is sent yet."""
         self._driver = driver
-        self._reached: dict[str, int] = {}  # for each namespace, a position in its chain
+        self._reached: dict[str, int] = {}  # a known position in each namespace's chain
 
     def last(self, namespace: str, view: Overlay) -> list[Record]:
         """Return the last entry of a chain, or an empty list for an empty chain.

@@ -133,7 +133,7 @@ class FilesStore(Store):
             yield
 
     def _after_commit(self, namespaces: set[str]) -> None:
-        """Move the folder if a namespace is too large; a failure never endangers a record."""
+        """Move the folder if a namespace has become too large. A failure loses no records."""
         if not namespaces:
             return
         try:
@@ -281,7 +281,7 @@ class FilesStore(Store):
 
 
 def _by_collection(refs: Sequence[Ref]) -> Iterator[Filter]:
-    """Yield a filter for each collection, with the namespaces of the refs in it."""
+    """Yield, for each collection of these refs, a filter with their namespaces."""
     for collection in Collection:
         namespaces = {ref.namespace for ref in refs if ref.collection == collection}
         if namespaces:

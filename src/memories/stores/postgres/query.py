@@ -339,7 +339,7 @@ def records_of(rows: Iterable[Sequence[Any]], damaged: Damaged) -> dict[int, Rec
         ref = Ref(Collection(row[1]), *row[2:5])
         try:
             record = record_of(row)
-        except (ValueError, OverflowError, OSError):  # an impossible time
+        except (ValueError, OverflowError, OSError):  # a time out of range
             damaged.note(damaged_record(ref, "it contains values that this program never writes"))
             continue
         if problem := find_problem(record):

@@ -239,7 +239,7 @@ def _score(
     corpus: _Corpus,
     holding: int,
 ) -> None:
-    """Add a term's score to the matching records; `holding` is how many records contain it."""
+    """Add a term's score to the matching records; `holding` records contain the term."""
     idf = rarity(corpus.documents, holding)
     holders = result.holders.setdefault(term, [])
     for document, count in occurrences:

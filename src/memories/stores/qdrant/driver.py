@@ -145,7 +145,7 @@ class QdrantDriver:
         self._transport = transport
         self.collection = name
         self.url = f"{transport.url}/{name}"
-        self._complete: set[str] = set()  # collections that exist with all their indexes
+        self._complete: set[str] = set()  # collections that are known to be complete
 
     @property
     def remains(self) -> tuple[str, ...]:

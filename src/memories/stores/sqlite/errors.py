@@ -139,7 +139,7 @@ def _extended_code(exc: Exception) -> int:
 
 
 def _is_of_words(exc: apsw.Error) -> bool:
-    """Return whether FTS5 found damage, which may happen only at the end of a transaction."""
+    """Return whether FTS5 found damage. FTS5 may report it only at the end of a transaction."""
     if isinstance(exc, apsw.ConstraintError):
         return str(exc) == "constraint failed"  # for other tables, the message names the table
     if isinstance(exc, apsw.CorruptError):

@@ -346,7 +346,7 @@ def _insert_records(
 def _find_or_insert(
     db: apsw.Connection, table: str, columns: tuple[str, str], values: tuple[str, str]
 ) -> int:
-    """Return the id of a pair of values; insert the pair if it is new, which is rare."""
+    """Return the id of a pair of values; insert the pair if it is new."""
     first, second = columns
     sql = f"SELECT id FROM {table} WHERE {first} = ? AND {second} = ?"
     row_id = fetch_value(db, sql, values)

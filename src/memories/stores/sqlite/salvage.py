@@ -177,7 +177,7 @@ def _find_names_in_pages(path: Path) -> _Names:
         if not values or values[0] is not None:
             continue
         if len(values) > 2 and isinstance(values[1], str) and isinstance(values[2], str):
-            if values[1] in _KINDS and len(values) in (3, 6):  # newer schemas add counts
+            if values[1] in _KINDS and len(values) in (3, 6):  # newer schemas have three counts too
                 pools.setdefault(number, values[1:3])
             else:
                 labels.setdefault(str(number), (values[1], values[2]))
@@ -259,7 +259,7 @@ class _Tables:
         return Ref(Collection(collection), namespace, decode_group(group), position)
 
     def _read_places(self) -> dict[int, Row]:
-        """Return each record's pool, group and position from the index, read from both ends."""
+        """Read each record's pool, group and position from the index, starting at both ends."""
         places: dict[int, Row] = {}
         for order in ("ASC", "DESC"):
             columns = f"pool {order}, grp {order}, position {order}"
@@ -273,7 +273,7 @@ class _Tables:
         return places
 
     def _find_last_seq(self) -> int:
-        """Return the highest `seq` in the file, or if it can't be found, a higher number."""
+        """Return the highest `seq` in the file, or a higher number if it can't be found."""
         seqs: list[Any] = [0, *self._places]
         seqs += [row[0] for row in self._try("SELECT seq FROM sqlite_sequence WHERE name='record'")]
         seqs += [row[0] for row in self._try("SELECT max(seq) FROM record NOT INDEXED")]

@@ -181,7 +181,7 @@ END;
 
 
 def _make_vector_triggers(table: str) -> str:
-    # Only BEFORE the insertion can the trigger see whether the row replaces another one.
+    # Only a BEFORE trigger can see whether the new row replaces another one.
     return f"""
 CREATE TRIGGER {table}_added BEFORE INSERT ON {table}
 WHEN NOT EXISTS (SELECT 1 FROM {table} WHERE seq = new.seq) BEGIN

@@ -218,7 +218,7 @@ def continues(log_path: Path, path: Path) -> bool:
 
 
 def _leads_on(database: _Database, log: Log) -> bool:
-    """Return whether a log begins where a database ends, or has partly been copied into it."""
+    """Return whether a log continues the database, or was partly copied into it."""
     if not _has_layout(database, log):
         return False
     first, state = next(iter(log.states), None), database.state

@@ -273,9 +273,7 @@ def _has_opposites(change: Substitution, codes: Sequence[str]) -> bool:
 
 
 def _is_other_value(change: Substitution) -> bool:
-    """Return whether the changed part, which follows a subject, is a value, and the subject can
-    have only one such value.
-    """
+    """Return whether the changed part is a value, and the subject can have only one such value."""
     verb = find_verb(change.head)
     changed = [*change.removed, *change.added]
     weighty = [word for word in changed if not is_soft(word)]

@@ -493,7 +493,6 @@ def _describe_words(removed: Sequence[Word], added: Sequence[Word]) -> str:
 
 
 def _kinds_of(word: Word) -> set[str]:
-    """Return the `_KINDS` that a word may belong to."""
     key, kinds = word.key, set()
     if key in NEGATIONS or word.sense == "not":
         kinds.add("negation")

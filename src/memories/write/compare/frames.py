@@ -22,7 +22,7 @@ from memories.write.compare.vocabulary import (
 ARTICLES = frozenset("the a an , do does we".split())
 _DEFINITE = frozenset("the our my your his her their its this".split())
 _VERB_SENSES = frozenset("live is use prefer has like".split())
-_PERSONS = frozenset("i you they he she".split())  # frames don't contain "we"
+_PERSONS = frozenset("i you they he she".split())  # "we" is never in a frame
 _POSSESSING = frozenset("own keep sell buy get".split())
 _AUXILIARIES = frozenset("is @there do".split())
 # Words that can precede a verb but not a noun.

@@ -252,8 +252,8 @@ def find_breaks(words: Sequence[Word], other: Sequence[Word]) -> set[tuple[str, 
 
 
 def _around(words: Sequence[Word], marks: frozenset[str] | set[str]) -> set[tuple[str, str]]:
-    """Return the meaningful words before and after each mark. A mark at the end or before a
-    conjunction is left out.
+    """Return the meaningful words before and after each of these punctuation marks. A mark at the
+    end or before a conjunction is left out.
     """
     pairs = set()
     left = ""
@@ -285,7 +285,7 @@ class _Construction(NamedTuple):
     form: Sequence[str]
 
 
-@functools.lru_cache(maxsize=256)  # the same text is compared often
+@functools.lru_cache(maxsize=256)  # cached, since the same text is compared often
 def rewrite(words: Sequence[Word]) -> Sequence[Word]:
     """Return a text's words with each known construction and each time span rewritten into its
     standard form.
@@ -441,7 +441,7 @@ def _mark(key: str) -> str:
     return _PREPOSITION if key in _PREPOSITIONS else _OTHER
 
 
-@functools.cache  # few constructions occur in the texts that a command compares
+@functools.cache  # compiled when needed, since few constructions occur
 def _compile_pattern(parts: Sequence[str]) -> re.Pattern[str]:
     return re.compile("(?<![^ ])" + "".join(map(_express, parts)))
 

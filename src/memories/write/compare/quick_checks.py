@@ -51,7 +51,7 @@ def may_correct(new: str, old: str, similarity: float | None, *, threshold: floa
     return _share_words(split_words(new), split_words(old))
 
 
-@functools.lru_cache(maxsize=2_048)  # many new texts are compared with the same old ones
+@functools.lru_cache(maxsize=2_048)  # new texts are compared with the same old ones
 def normalize(text: str) -> str:
     """Return a text with normalized quotes, spaces and case, and without final stops.
 

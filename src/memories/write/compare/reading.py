@@ -115,7 +115,7 @@ class ParsedText(NamedTuple):
     understood: Sequence[Word]
 
 
-@functools.lru_cache(maxsize=256)  # the same text is compared often
+@functools.lru_cache(maxsize=256)  # cached, since the same text is compared often
 def parse_text(text: str, codes: Sequence[str] = ()) -> ParsedText:
     """Return a text's words.
 

@@ -300,7 +300,7 @@ def write_clock(words: Sequence[Word]) -> list[Word]:
 
 
 def _part_at_end(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the last words if they name a part of an hour, such as "half past"; else nothing."""
+    """Return the last words if they name a part of an hour, such as "half past"; else no words."""
     for part in (words[-1:], words[-2:]):
         if " ".join(keys_of(part)) in _PARTS:
             return part
