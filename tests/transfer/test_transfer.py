@@ -1256,7 +1256,7 @@ def test_a_store_that_does_not_stage_vectors_causes_no_endless_loop(
             """Store nothing."""
 
     monkeypatch.setattr(reembedding, "PAGE", 4)
-    with pytest.raises(StoreError, match="does not keep staged vectors"):
+    with pytest.raises(StoreError, match="does not keep the new vectors"):
         reembed(opened("one", kind=Forgetful), Other(), progress=quiet)
     assert found_by(full, FakeEmbedder(), "Ünï 日本 🎉") == IDS[0]
 

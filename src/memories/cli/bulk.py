@@ -1,4 +1,4 @@
-"""Changes memories selected by id, key or --where, creates memories from lines, and rolls back."""
+"""Changes of many memories: by id, by key or with --where; creation from lines; rollback."""
 
 import contextlib
 import sys

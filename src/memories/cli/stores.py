@@ -343,8 +343,8 @@ def migrate(config: "Config", target: str | None, partitions: int | None) -> Non
     Other users of the machine can see a command's options, so pass a URL with a password through
     standard input (--to -) or MEMORY_MIGRATE_TO.
 
-    With --partitions, the store is not copied but repartitioned, completely or not at all. Others
-    can use it meanwhile.
+    With --partitions, the store is repartitioned instead, completely or not at all. You can use it
+    in the meantime.
     """
     if target is not None and partitions is not None:
         raise InvalidInput("--to and --partitions can't be combined; give one of them")
@@ -459,8 +459,8 @@ def reembed(config: "Config", model: str | None, install: bool) -> None:
     embedder = open_embedder(name, config)
     if embedder is None:
         raise InvalidInput(
-            '"none" makes no vectors; name an embedder, or set EMBEDDER=none to search by words '
-            "only"
+            '"none" has no vectors to compute; name an embedder, or, to search by words only, '
+            "set EMBEDDER=none"
         )
     if install and name == "e5" and find_spec("memories_e5") is None:
         _install_model()

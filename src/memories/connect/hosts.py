@@ -84,7 +84,8 @@ class Host(NamedTuple):
         windows_folders: The `folders` on Windows; empty if they are the same there.
         project: Its files in a project, keyed by purpose; empty if it has none.
         servers: The path of the object that contains the MCP servers in its file.
-        entry: Fields of a server's entry: `first`, then the command, then `last`.
+        entry: Other fields of a server's entry: those before the command (`first`) and those after
+            it (`last`).
         command: `list` if an entry has the program and its arguments in one list.
         comments: Whether its JSON may have comments.
         hooks: Its events, keyed by our names for them.

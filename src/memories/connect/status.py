@@ -186,7 +186,7 @@ def has_plugin(connector: Connector, name: str) -> bool:
 
 
 def find_connections(connector: Connector, root: Path | None) -> list[HostConnection]:
-    """Return the connections of the user, of a project, and in the register.
+    """Return the user's connections, a project's, and those in the register.
 
     Args:
         connector: Locates the hosts' files and the register.

@@ -1,5 +1,5 @@
-"""Pure functions that select the turns and memories for a context, and give the reason for leaving
-out each of the others.
+"""Pure functions that select the turns and memories for a context, and say why the others are left
+out.
 
 The session block has a stricter rule (`identity.session_block`): it also leaves out imported
 memories that nobody has accepted.

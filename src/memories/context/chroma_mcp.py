@@ -322,7 +322,10 @@ class ChromaMcpBackend:
         self._call_with(lambda session: _create_collections(session, names))
 
     def append(self, turn: HistoryTurn) -> str:
-        """Store a turn after the last one. Its id is a hash of its conversation and message id."""
+        """Store a turn after the last one.
+
+        The turn's id is a hash of its conversation and message id.
+        """
         message_id = turn.message_id or os.urandom(16).hex()
         document_id = f"turn-{digest(turn.conversation_id, message_id)}"
         # Inside this block, no other thread or process with this home can number turns.

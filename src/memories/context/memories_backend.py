@@ -120,7 +120,8 @@ class MemoriesBackend:
             return [_turn_document(turn) for turn in turns if not turn.waiting]
 
     def write(self, item: MemoryItem, window: str | None) -> str:
-        """Store a memory, unless an equivalent one is already stored; return the id of either.
+        """Store a memory, unless an equivalent one is already stored; return the stored memory's
+        id.
 
         An equivalent memory says the same thing, and has the same type and conversation and at
         least the same confidence. So every recall that would find the new memory also finds it.

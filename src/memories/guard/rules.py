@@ -123,7 +123,9 @@ def _parse_table(table: Mapping[str, Any]) -> Rule:
         raise InvalidInput("it must contain name, pattern and keywords, and nothing else")
     name, pattern, keywords = table["name"], table["pattern"], table["keywords"]
     if not isinstance(name, str) or not re.fullmatch(_NAME, name):
-        raise InvalidInput("name must begin with a-z and have at most 40 of a-z, 0-9 and _")
+        raise InvalidInput(
+            "name must begin with a letter a-z and have up to 40 characters: a-z, 0-9 and _"
+        )
     if not isinstance(keywords, list) or not 1 <= len(keywords) <= MAX_KEYWORDS:
         raise InvalidInput(
             f"keywords must be a list of 1 to {MAX_KEYWORDS} strings; every match must contain one"

@@ -120,8 +120,8 @@ def threshold(best_rating: float) -> float:
     """Return the minimum rating at which the hook recalls a memory.
 
     Args:
-        best_rating: The highest rating among the memories of the session's project. For a memory of
-            another project, which the prompt names, it includes the memories of that project.
+        best_rating: The highest rating of a memory in the session's own project. For a memory of
+            another project that the prompt names, the highest rating in both projects.
     """
     return max(THRESHOLD, best_rating - _DISTANCE)
 

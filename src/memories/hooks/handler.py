@@ -328,8 +328,8 @@ class EventHandler:
         def announce() -> None:
             """Send the session block and the notice about a missed recall, if there are any.
 
-            Once the block has been built (below), `notice` includes it. Nothing slow may happen
-            before the notice is sent: like the hook before it, this hook may be killed.
+            `notice` includes the block once that has been built (below). This must run before
+            anything slow, because the hook may be killed while it waits.
             """
             if has_missed:
                 self._update_session({session.MISS_REPORTED: record.suspect_from})

@@ -91,8 +91,8 @@ class HostEvent:
     def is_of_subagent(self) -> bool:
         """Whether a subagent caused the event: Codex runs a session's hooks for subagents too.
 
-        Codex's reviewer sends no agent id, but names its own transcript. A transcript's name
-        contains the id of its session, so the reviewer's does not contain this session's id.
+        The events of Codex's reviewer have no agent id. They are recognized by the transcript that
+        they name: its name doesn't contain this session's id.
         """
         transcript = self.text("transcript_path")
         is_rollout = self.host == "codex" and "rollout-" in transcript

@@ -244,7 +244,9 @@ def context_of(block: session_block.SessionBlock, namespace: str) -> HookContext
 def _block_with_memories(
     request: RecallRequest, situation: Situation, wanted: session_block.BlockRequest
 ) -> session_block.SessionBlock:
-    """Return the block from a scratchpad, refreshed first if the store may be asked."""
+    """Return the block made from a scratchpad; if the store may be asked, refresh the scratchpad
+    first.
+    """
     with open_memories(situation.config, situation) as memories:
         if request.asks_store:
             return session_block.build_for_request(memories, wanted)

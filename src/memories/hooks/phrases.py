@@ -1,14 +1,18 @@
-"""Pure functions that find the sentences in a message that may be worth remembering.
+"""Finds the sentences of a message that may be worth remembering; all functions are pure.
 
-A sentence is proposed if the user asks the agent to remember it, if it begins with a label such as
-`TODO:`, or if it has a phrase from `languages/phrases`: a standing instruction, a team habit, a
-decision, something about the user, a preference, a cause, a lesson. A user's English sentence is
-also rated by `gate`. With a high rating, the sentence needs no phrase; with a low rating, it is not
-proposed even if it has a phrase. A German, French or Spanish sentence without a phrase is rated by
-its English gloss. In all languages, questions, quotations, reports, suppositions, denials and
-instructions that concern only the current task are left out. So are log lines, and the text after a
-line such as "Summarize this email:", since someone else wrote it. Only a request to remember counts
-even there.
+A sentence is proposed for one of these reasons:
+
+- The user asks the agent to remember it.
+- It begins with a label such as `TODO:`.
+- It has a phrase from `languages/phrases`: a standing instruction, a team habit, a decision,
+  something about the user, a preference, a cause, a lesson. A user's English sentence must also
+  have a sufficient rating (see `embedders.scores`).
+- It is the user's, and its rating is so high that it needs no phrase. A German, French or Spanish
+  sentence is rated by its English gloss.
+
+Questions, quotations, reports, suppositions, denials, log lines, and instructions that concern only
+the current task are never proposed. After a line such as "Summarize this email:", only requests to
+remember are proposed, since someone else wrote the text.
 """
 
 import functools

@@ -189,7 +189,7 @@ def recall_in_time(
     now = _now_ms()
     was_suspect = is_suspect(state, now)
     if not was_suspect:
-        # This takes effect only at the deadline, if this hook was killed before it could clear it.
+        # Takes effect at the deadline, unless this hook clears the entry before that.
         suspect_from = now + int(request.seconds() * 1000)
         session.try_append(request.home, request.session, **{session.SUSPECT_FROM: suspect_from})
     if announce:

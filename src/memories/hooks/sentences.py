@@ -238,7 +238,7 @@ def repeats(sentence: str, texts: Iterable[str]) -> bool:
         # Each sentence is also compared on its own, because `_all_stems` leaves out repeated words.
         parts = (text, *split_sentences(text))
         sequences = (iter(_all_stems(normal_form(part))) for part in parts)
-        # Each `in` continues after the previous word, so the words must be in this order.
+        # Each `in` continues where the previous one stopped, so the words must occur in this order.
         has_words = any(all(word in sequence for word in words) for sequence in sequences)
         if has_words and is_negated == _is_negated(text):
             return True

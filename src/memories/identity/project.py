@@ -123,7 +123,7 @@ def _chosen_name(own: git.Config, checkout: Checkout, folder: Path) -> str | Non
 
 
 class _Naming:
-    """Names repositories whose configuration doesn't name them, and remembers their names."""
+    """Names repositories that have no name in their configuration, and remembers the names."""
 
     def __init__(self, home: Path, *, record: bool) -> None:
         self._home, self._record = home, record

@@ -53,8 +53,8 @@ def remember_first(home: Path, repository: Repository, other: str) -> Repository
 
     Returns:
         The recorded repository; another process may have recorded it first. If the file can't be
-        written, the repository is named `other`, since a different project may later get its own
-        name.
+        written, the repository is named `other`, since its own name may later go to a different
+        project.
     """
     try:
         make_folder(home / _FOLDER)

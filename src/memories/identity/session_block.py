@@ -322,14 +322,14 @@ def _limit_writers(
 
 
 def _put_newest_first(entries: Sequence[Entry], room: int) -> list[Entry]:
-    """Return a group's memories, with the ones to show sorted newest first.
+    """Return a group's memories, with the first `room` of them sorted newest first.
 
-    A memory often replaces an older one without being linked to it. Among the ones to show,
-    memories that are no longer true come last.
+    Newer memories come first because they often replace older ones without being linked to them.
+    Memories that are no longer true come after the others.
 
     Args:
         entries: The memories.
-        room: The number of memories to show.
+        room: How many memories are shown.
     """
     room = max(0, room)
     newest_first = sorted(entries[:room], key=attrgetter("written"), reverse=True)

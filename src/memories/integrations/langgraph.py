@@ -47,7 +47,7 @@ _UNSEARCHED = {"langgraph.index": "none"}
 _BETWEEN = "."  # separates labels, so a namespace's labels can't contain it
 _PAGE = 1_000
 _HITS = 20  # number of hits that are fetched first; fewer would not be faster
-_MORE = 4  # if these are not enough, this many times as many are fetched
+_MORE = 4  # factor by which more are fetched if these are not enough
 _Candidate = tuple[Memory, float | None, Record | None]  # a hit also has a score and a record
 
 

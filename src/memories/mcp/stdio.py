@@ -81,10 +81,11 @@ class ServerSession(NamedTuple):
     A prompt such as "start as bob" switches a session to another namespace; hooks record that in
     the session's file. The server reads the same file before each call, so that hooks and tools
     agree. If the host passes the session's id in an environment variable or with the call, the
-    server finds the file by that id. Otherwise, or if that session has ended (a host may clear the
-    conversation and keep the server), the server uses the running session that was last active in
-    the server's folder since the server started; if the server knows its host, only that host's
-    sessions count.
+    server finds the file by that id.
+
+    If it gets no id, or if that session has ended (a host may clear the conversation and keep the
+    server), the server uses the session that was last active in its folder since it started. If it
+    knows its host, only that host's sessions count.
 
     Attributes:
         home: The home with the session files.

@@ -366,8 +366,8 @@ class Lookup(NamedTuple):
         if self.store.groups(where, limit=1):
             raise NotFound(
                 f'Memory not found: no memory in namespace {self.namespace} has the key "{key}"; '
-                f"{ref.namespace} has one, but one of your memories has the same id; to read the "
-                f"memory with the key, switch to {ref.namespace}"
+                f"the memory with this key in {ref.namespace} has the same id as one of yours, so "
+                f"switch to {ref.namespace} to read it"
             )
 
     def _describe_search(self, key: str, project: str | None) -> str:

@@ -220,7 +220,7 @@ def _read_lines(text: str) -> Parts:
             continue
         match = _LINE.fullmatch(line)
         if match is None:
-            raise ValueError(f"line {number} has no name with a value")
+            raise ValueError(f"line {number} is not in the form NAME: VALUE")
         lead, name, value = match.groups()
         if lead == "- ":
             items.append({})

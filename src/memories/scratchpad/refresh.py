@@ -46,7 +46,7 @@ def refresh(
 
     Args:
         pad_file: The scratchpad.
-        ctx: The context for storing the edits, which must not change a scratchpad.
+        ctx: The context for storing the edits; writes through it must not change a scratchpad.
         rules: The settings of the scratchpad.
         rebuild: Choose again from all memories, including those that the user has removed.
 

@@ -152,7 +152,7 @@ def read_arguments(
         values["after"] = tuple(values["after"])
     for name, value in values.items():
         if not fits(name, value, hints[name]):
-            raise InvalidInput(f"{name} of the store's method {method} is not valid")
+            raise InvalidInput(f"the store's method {method} was given an invalid {name}")
     for part in parts_of(values):
         if problem := _find_problem(part, values.get("space", space)):
             raise InvalidInput(problem)

@@ -393,8 +393,8 @@ class _Reembedding:
         refs = {record.ref for record in records}
         if refs and refs == self._last_refs:
             raise StoreError(
-                "the store does not keep staged vectors; if another reembed is running, wait for "
-                "it and run this again; searches use the old vectors"
+                "the store does not keep the new vectors; if another reembed is running, wait for "
+                "it and run this again; searches still use the old vectors"
             )
         self._last_refs = refs
         if records:

@@ -79,7 +79,7 @@ class _Transaction:
         self._inner: list[tuple[AbstractContextManager[None], int]] = []
         self._work: queue.Queue[tuple[Callable[[], Any], Future[Any], bool]] = queue.Queue()
         self.ended = threading.Event()
-        self.rollback_error = StoreError(_UNHEARD)  # what requests raise after the rollback
+        self.rollback_error = StoreError(_UNHEARD)  # raised for requests after the rollback
         self._begun: Future[None] = Future()
         threading.Thread(target=self._run, daemon=True, name="memories-transaction").start()
 

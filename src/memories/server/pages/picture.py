@@ -203,8 +203,9 @@ def _pairs(shown: "Sequence[Memory]") -> "list[tuple[Memory, Memory]]":
 def _draw_arrows(
     shown: "Sequence[Memory]", timeline: _Timeline, places: Mapping[str, float]
 ) -> tuple[list[Arrow], set[tuple[str, int]]]:
-    """Return the arrows that show corrections. If both memories are in one dot, return that dot
-    instead, as row and span.
+    """Return the arrows of corrections, and the dots that contain both memories of a correction.
+
+    A dot is given by its row and its span.
     """
     arrows: list[Arrow] = []
     inside: set[tuple[str, int]] = set()

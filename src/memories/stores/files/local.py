@@ -323,7 +323,7 @@ class LocalFiles:
                 self._warned[name] = stamp
                 path = self.folder.path / name
                 _log.warning(
-                    "%s:%d can't be read: %s; the file was left unchanged, and reads as empty",
+                    "%s:%d can't be read: %s; the file was left unchanged, and counts as empty",
                     path,
                     *damage,
                 )

@@ -473,7 +473,7 @@ def refuse_network(folder: Path) -> None:
         raise StoreError(
             f"{folder} is on a network filesystem ({kind}), where SQLite's locks and log do not "
             "work; copy the whole folder to a local disk and set MEMORY_HOME to it, or use a "
-            "server's store, such as postgresql://"
+            "store on a server, such as postgresql://"
         )
     _checked_folders.add(folder)
 
