@@ -70,12 +70,13 @@ _RELATIONS = {
 
 
 class ChromaDriver:
-    """Implements `Driver` on one server: each part is a collection, so a search needs no filter.
+    """Implements `Driver` on one server. Each partition is a collection, so searches need no
+    filter.
 
     A filter that most points match would cost the server 4 ms for every thousand points, more than
     the search itself. The metadata of the collection with the store's name contains the store's
-    state, and its points list the parts. Creating a collection is atomic, and succeeds for only one
-    client.
+    state, and its points list the partitions. Creating a collection is atomic, and succeeds for
+    only one client.
 
     A record's words are stored as a list in a second collection, which is written before the
     record. Storing these lists in the records would slow down reads. The server's own document
@@ -179,9 +180,7 @@ class ChromaDriver:
         self._change_parts("delete", {"ids": [json.dumps(part)]})
 
     def _change_parts(self, action: str, body: Any) -> None:
-        """Change the list of parts, whose entries are the points in the collection with the store's
-        name.
-        """
+        """Change the list of partitions: the points in the collection with the store's name."""
         collection = self._describe(self.collection)
         if collection is not None:
             path = f"{_COLLECTIONS}/{collection['id']}/{action}"
@@ -189,20 +188,20 @@ class ChromaDriver:
             self._value(answer, "listing a part")
 
     def _collection_name(self, part: Partition, contents: str = "") -> str:
-        """Return the name of a part's collection.
+        """Return the name of a partition's collection.
 
         The name contains a hash, since a namespace may contain characters that the server doesn't
         allow.
 
         Args:
-            part: The part.
-            contents: `words` for the collection with the part's words; empty for the one with its
-                points.
+            part: The partition.
+            contents: `words` for the collection with the partition's words; empty for the one with
+                its points.
         """
         return f"{self.collection}.{contents or part.kind}.{self._scope(part)}"
 
     def _scope(self, part: Partition) -> str:
-        """Return the suffix for the names of a part's collections and their fields."""
+        """Return the suffix for the names of a partition's collections and their fields."""
         scope = json.dumps([self.collection, part.collection, part.namespace, part.space])
         return hashlib.sha256(scope.encode()).hexdigest()[:32]
 
@@ -223,7 +222,7 @@ class ChromaDriver:
         return self._ids[name]
 
     def _create(self, part: Partition, contents: str) -> str:
-        """Add a part to the parts list, create its collection, and return the collection's id."""
+        """List a new partition, create its collection, and return the collection's id."""
         name = self._collection_name(part, contents)
         self._change_parts("add", {"ids": [json.dumps(part)], "embeddings": [[0.0]]})
         body = {
@@ -359,7 +358,7 @@ class ChromaDriver:
         self._client.close()
 
     def _read(self, part: Partition, action: str, body: Any, contents: str = "") -> Any:
-        """Send a request about a part; return None if the part has no collection."""
+        """Send a request about a partition; return None if the partition has no collection."""
         method = "GET" if body is None else "POST"
         for _ in range(2):
             collection_id = self._find_id(part, contents)
@@ -395,11 +394,11 @@ def _is_missing(answer: ServerResponse) -> bool:
 
 
 def _field_name(scope: str, field: str) -> str:
-    """Return the name under which the server stores a field of one part.
+    """Return the name under which the server stores a field of one partition.
 
-    Each part has its own field names, because the server has one index for all its collections. It
-    looks up a condition there by the field's name and then by its value. With separate names, the
-    cost of a search depends only on the size of the part.
+    Each partition has its own field names, because the server has one index for all its
+    collections. It looks up a condition there by the field's name and then by its value. With
+    separate names, the cost of a search depends only on the size of the partition.
     """
     return f"{field}.{scope}" if field in _SEARCHED_FIELDS else field
 

@@ -463,5 +463,5 @@ def find_pending(
 
 
 def by_part(refs: Iterable[Ref]) -> dict[Partition, list[Ref]]:
-    """Group refs by the part that contains their records."""
+    """Group refs by the partition that contains their records."""
     return {Partition(Kind.RECORDS, *place): part for place, part in by_namespace(refs).items()}

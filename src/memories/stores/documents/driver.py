@@ -35,7 +35,7 @@ FIELDS: Mapping[str, type] = {
 
 
 class Kind(StrEnum):
-    """The kind of the points in a part: records, windows of vectors, or labels of records."""
+    """The kind of the points in a partition: records, windows of vectors, or labels of records."""
 
     RECORDS = "records"
     VECTORS = "vectors"
@@ -45,8 +45,8 @@ class Kind(StrEnum):
 class Partition(NamedTuple):
     """A set of points that is read and searched separately from all other points.
 
-    If a server supports many collections, each part should have its own. On other servers, several
-    parts share a collection, and every request is limited to one part.
+    If a server supports many collections, each partition should have its own. On other servers,
+    several partitions share a collection, and every request is limited to one partition.
 
     Attributes:
         kind: The kind of its points.
@@ -66,9 +66,9 @@ class Point(NamedTuple):
     """A document on a server.
 
     Attributes:
-        id: Its name in its part: any string, up to a few thousand characters. If the server accepts
-            only numbers or UUIDs as ids, the driver derives one from the part and this name, and
-            keeps the name in the payload.
+        id: Its name in its partition: any string, up to a few thousand characters. If the server
+            accepts only numbers or UUIDs as ids, the driver derives one from the partition and this
+            name, and keeps the name in the payload.
         payload: Its content; never empty for records, empty for vectors and labels. In addition to
             `FIELDS`, it contains strings and integers whose names contain a dot. They must be
             returned unchanged.
@@ -98,18 +98,18 @@ class Condition(NamedTuple):
     value: Value
 
 
-Where = Sequence[Condition]  # all must be met; without conditions, every point in the part matches
+Where = Sequence[Condition]  # all must be met; without conditions, every point matches
 
 
 class Driver(Protocol):
-    """Sends requests about the parts of one store to its server.
+    """Sends requests about the partitions of one store to its server.
 
     Rules for every driver (`tests/stores/test_documents.py` contains a driver that keeps everything
     in memory):
 
-    - *Reading* creates nothing: a part or a store that doesn't exist reads as empty.
-    - *Writing* creates the part if it is missing. Once a call has returned, what it wrote survives
-      a crash of the server, and every later request, from anywhere, sees it.
+    - *Reading* creates nothing: a partition or a store that doesn't exist reads as empty.
+    - *Writing* creates the partition if it is missing. Once a call has returned, its writes survive
+      a crash of the server, and every later request, from anywhere, sees them.
     - *One step.* With up to `max_batch` points and `MAX_TEXT` characters, `add` and `update` are
       done completely or not at all, even if this process or the server is killed. If a driver can't
       guarantee this, the docstring of its class says what may happen. If there are more points, the
@@ -158,10 +158,10 @@ class Driver(Protocol):
         """Replace the entire state in one step."""
 
     def parts(self) -> list[Partition]:
-        """Return the parts that exist; some may be empty."""
+        """Return the partitions that exist; some may be empty."""
 
     def drop(self, part: Partition) -> None:
-        """Remove a part with all its points; do nothing if it doesn't exist."""
+        """Remove a partition with all its points; do nothing if it doesn't exist."""
 
     def add(self, part: Partition, points: Sequence[Point]) -> None:
         """Add points, except those whose ids already exist, which are silently skipped.
@@ -192,7 +192,7 @@ class Driver(Protocol):
         """Return the ids of the points that meet the conditions, in any order; must be fast."""
 
     def count(self, part: Partition) -> int:
-        """Return how many points a part contains; the number may be slightly too high."""
+        """Return how many points a partition contains; the number may be slightly too high."""
 
     def holders(self, part: Partition, term: "Term") -> list[str]:
         """Return the ids of the records whose words include a term, and possibly a few others.
@@ -207,7 +207,7 @@ class Driver(Protocol):
         """Return the ids and cosines of the `k` nearest windows; at least 99% must be correct.
 
         Args:
-            part: The part that contains the windows.
+            part: The partition that contains the windows.
             vector: The query, shape (dimension,), unit length.
             k: The number of windows; fewer only if there are no more.
         """

@@ -101,7 +101,7 @@ class Overlay:
         return self._overlay(where, points_by_part)
 
     def matching_if_few(self, where: Filter, max_count: int) -> list[StoredRecord] | None:
-        """Return all matching records; None if a part contains more than `max_count` of them."""
+        """Return all matching records; None if a partition has more than `max_count` of them."""
         points_by_part: list[tuple[Partition, list[Point]]] = []
         for part in parts_of(where):
             points = self.driver.find(part, conditions(where), limit=max_count + 1)
@@ -166,7 +166,7 @@ class Overlay:
 
 
 def parts_of(where: Filter) -> Sequence[Partition]:
-    """Return the parts with the records of a filter's namespaces."""
+    """Return the partitions with the records of a filter's namespaces."""
     namespaces = dict.fromkeys(where.namespaces)
     return [Partition(Kind.RECORDS, where.collection, namespace) for namespace in namespaces]
 
@@ -235,7 +235,7 @@ def _read_all(driver: Driver, part: Partition, damaged: Damaged) -> list[StoredR
 
 
 def _unlisted_labels(driver: Driver, part: Partition, records: list[StoredRecord]) -> set[str]:
-    """Return the labels of these records that are missing from the part's list of labels."""
+    """Return the labels of these records that are missing from the partition's list of labels."""
     labels = set(itertools.chain.from_iterable(labels_of(stored.record) for stored in records))
     return labels.difference(driver.ids(part._replace(kind=Kind.LABELS), []))
 

@@ -44,7 +44,7 @@ class StoredRecord(NamedTuple):
 
 
 def part_of(ref: Ref) -> Partition:
-    """Return the part that contains a record."""
+    """Return the partition that contains a record."""
     return Partition(Kind.RECORDS, ref.collection, ref.namespace)
 
 
@@ -144,7 +144,7 @@ def decode(
     """Return the records that points contain.
 
     Args:
-        part: The points' part.
+        part: The points' partition.
         points: The points, as the server returned them.
         damaged: Receives damaged records.
         pending: Whether to return the records of unfinished transactions instead of the others.

@@ -47,10 +47,10 @@ Scores = dict[Ref, float]
 
 
 class PartitionEstimates(NamedTuple):
-    """Statistics of a part's records, estimated from a sample.
+    """Statistics of a partition's records, estimated from a sample.
 
     Attributes:
-        total: How many records the part contained when the sample was taken.
+        total: How many records the partition contained when the sample was taken.
         length: The average number of words in a record.
         shares: For each word in more than one sampled record, the share of records that contain it.
     """
@@ -104,7 +104,7 @@ class Search:
 
     @functools.cached_property
     def _totals(self) -> dict[Partition, int]:
-        """The number of records in each part, requested only when needed."""
+        """The number of records in each partition, requested only when needed."""
         return {part: self._view.driver.count(part) for part in self._parts}
 
     @property
@@ -225,7 +225,7 @@ class Search:
         return has_phrase
 
     def _sample(self, part: Partition, total: int) -> PartitionEstimates:
-        """Return a sample of a part; it is cached until the part has many more or fewer records."""
+        """Return a sample of a partition; it is cached until many records were added or removed."""
         sample = self._samples.get(part)
         if sample is not None and sample.total * 0.9 <= total <= sample.total * 1.1:
             return sample
@@ -320,7 +320,7 @@ class Search:
         """Return the scores of up to `k` matching records that have one of the `size` nearest
         windows.
 
-        Also return whether the part has no more windows.
+        Also return whether the partition has no more windows.
         """
         windows = part._replace(kind=Kind.VECTORS, space=self._space or "")
         hits = self._view.driver.nearest(windows, vector, k=size)

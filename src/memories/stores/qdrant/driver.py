@@ -33,7 +33,7 @@ _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# The driver's own fields in a payload: the part, the point's name in it, a revision that each
+# The driver's own fields in a payload: the partition, the point's name in it, a revision that each
 # change replaces, and the tokens. These include prefixes of words, which begin with a "^"; no other
 # token does.
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
@@ -114,8 +114,8 @@ class QdrantDriver:
     The collection with the store's name contains the records, the labels and the state as points
     without vectors. It has one shard, so each write is one entry in one log, and is made completely
     or not at all. Every vector space has a collection with its dimension and the server's default
-    number of shards. Every request is limited to one part by the field `_part`, which the server
-    indexes as the tenant.
+    number of shards. Every request is limited to one partition by the field `_part`, which the
+    server indexes as the tenant.
 
     A keyword index on the tokens, which are the same in all stores, finds words. The beginning of a
     word is found by its first characters.
@@ -220,7 +220,7 @@ class QdrantDriver:
         return parts
 
     def drop(self, part: Partition) -> None:
-        """See `Driver.drop`; dropping the last part of a space also drops its collection."""
+        """See `Driver.drop`; dropping the last partition of a space also drops its collection."""
         name = self._collection_name(part)
         if self._read(Verb.DELETE, name, {"filter": _to_filter(part, [])}) is None:
             return

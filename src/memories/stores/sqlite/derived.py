@@ -293,9 +293,9 @@ def repair_descriptions(inspection: Inspection) -> None:
 def _detect_form(
     db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]
 ) -> tuple[int, bool] | None:
-    """Return the form of most codes: their dimension, and whether they are compact.
+    """Return the format of most vectors: their dimension, and whether they are compact.
 
-    The form in `meta` is tried first. Return None if no form fits.
+    The format in `meta` is tried first. Return None if no format fits.
     """
     space = read_space(db, prefix)
     if space is None:
@@ -325,7 +325,7 @@ def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -
 
 
 def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
-    """Return the forms that codes of these lengths may have; the form in `meta` comes first."""
+    """Return the formats of vectors with these lengths in bytes; that in `meta` comes first."""
     forms: list[tuple[int, bool]] = []
     if space.dimension:
         forms += [space.form, (space.dimension, not space.compact)]
@@ -395,7 +395,7 @@ def _damaged_seqs(
 
 
 def find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
-    """Yield a finding for each table whose blocks don't match the vectors."""
+    """Yield a finding for each table of blocks (see `vectors`) that doesn't match the vectors."""
     db = inspection.db
     space = read_space(db)
     if space is not None and not space.dimension:
@@ -420,7 +420,7 @@ def find_wrong_blocks(inspection: Inspection) -> Iterator[Finding]:
 
 
 def rebuild_blocks(inspection: Inspection) -> None:
-    """Rebuild all blocks from the vectors."""
+    """Rebuild all blocks of sign bits from the vectors."""
     db = inspection.db
     for collection, table in BLOCKS.items():
         db.execute(f"DELETE FROM {table}")

@@ -34,7 +34,7 @@ _WORDS_OF_A_BYTE = 3  # the number of set bits in up to three 64-bit words fits 
 
 
 class Quantizer:
-    """Codes and scores for vectors that all have the same dimension.
+    """Converts vectors of one dimension to small codes, and computes scores from the codes.
 
     A code is a float32 scale followed by one signed byte per dimension. In a compact code, the
     5-bit number of a level replaces each byte: the highest bits of all dimensions come first, then
@@ -43,7 +43,7 @@ class Quantizer:
     """
 
     def __init__(self, dimension: int, *, compact: bool = False) -> None:
-        """Prepare for vectors of this dimension; `compact` selects the form of their codes."""
+        """Prepare for vectors of this dimension; `compact` makes the codes smaller."""
         self.dimension, self.compact = dimension, compact
         self.code_bytes = code_bytes(dimension, compact=compact)
         self.words = -(-dimension // 64)
@@ -132,7 +132,7 @@ class Quantizer:
         return result * scales
 
     def bits(self, codes: bytes) -> "NDArray[np.uint64]":
-        """Return the signs of the codes' numbers as bits in 64-bit words: shape (words, n)."""
+        """Convert codes to bit codes: 64-bit words of sign bits, shape (words, n)."""
         _, numbers = self._split(codes)
         padded = np.zeros((len(numbers), self.words * 64), dtype=bool)
         padded[:, : self.dimension] = numbers > 0
@@ -140,7 +140,7 @@ class Quantizer:
         return np.ascontiguousarray(packed.T).astype(np.uint64, copy=False)
 
     def numbers(self, codes: bytes) -> "NDArray[np.float64]":
-        """Return the numbers in codes, without the scales: shape (n, dimension), still rotated."""
+        """Return the rotated vectors that codes stand for, before scaling: shape (n, dimension)."""
         return self._split(codes)[1].astype(np.float64)
 
     def decode(self, codes: "Sequence[bytes]") -> "list[NDArray[np.float32]]":
@@ -220,9 +220,8 @@ class Quantizer:
     def coarse_scores(
         self, query: "NDArray[np.float32]", bits: "NDArray[np.uint64]", counts: "NDArray[np.uint16]"
     ) -> "NDArray[np.float32]":
-        """Return a score for each code, shape (n,).
-
-        The order by these scores is nearly the order by cosine.
+        """Return a rough score for each bit code, shape (n,), which sorts almost as the cosine
+        does.
 
         Each number of the query is reduced to a level of 3 bits. For each of the 3 bits, we count
         the positions where both this bit and the code's bit are set. Weighted by 1, 2 and 4, the
@@ -251,7 +250,7 @@ class Quantizer:
 
 
 def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.int64], bytes]":
-    """Return, for each window, the index of its row; also return the codes of all windows.
+    """Return each window's row, and the codes of all windows, concatenated.
 
     Args:
         codes: For each row, the codes of its windows, concatenated; a row may have none.
@@ -270,7 +269,7 @@ def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.
 def _count_bits(
     operation: np.ufunc, bits: "NDArray[np.uint64]", other: "NDArray[np.uint64]"
 ) -> "NDArray[np.uint16]":
-    """Combine each code with one other code by an operation; count the set bits in each result.
+    """Combine each bit code with another by a bitwise operation; count the set bits of each result.
 
     Counts are added as bytes as long as they can't overflow, which is several times faster than
     with wider integers.

@@ -30,7 +30,7 @@ class StoredSpace(NamedTuple):
     Attributes:
         model: The model's name; empty if it can't be read.
         dimension: The vectors' dimension; 0 if it can't be read.
-        compact: Whether the codes are compact.
+        compact: Whether the vectors are stored in the smaller form.
     """
 
     model: str
@@ -39,7 +39,7 @@ class StoredSpace(NamedTuple):
 
     @property
     def form(self) -> tuple[int, bool]:
-        """The vectors' dimension, and whether their codes are compact."""
+        """The vectors' dimension, and whether they are compact."""
         return self.dimension, self.compact
 
 
@@ -125,7 +125,7 @@ def refuse_other(stored: StoredSpace, space: Space) -> None:
 
 
 class StoredVectors:
-    """The vectors in a store file, with an index for each collection and form of codes."""
+    """The vectors in a store file, with an index for each collection."""
 
     def __init__(self, space: Space | None, *, compact: bool) -> None:
         """Initialize; nothing is read yet.
@@ -323,7 +323,7 @@ def _write_space(db: apsw.Connection, prefix: str, space: StoredSpace) -> None:
 
 
 def write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> None:
-    """Write the dimension of the vectors, and whether their codes are compact."""
+    """Write the dimension of the vectors, and whether they are compact."""
     dimension, compact = form
     _, dimension_name, compact_name = names_of(prefix)
     rows = [(dimension_name, dimension)]

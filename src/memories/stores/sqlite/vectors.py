@@ -1,7 +1,7 @@
 """Vector search in the SQLite store.
 
-If few rows match, all of them are scored. If many do, the sign bits in the blocks find candidates,
-and the codes score the best of these.
+If few rows match, all of them are scored. If many do, their vectors' sign bits find candidates, and
+the codes score the best of these. A block contains the sign bits of about 1,024 vectors.
 """
 
 import json
@@ -74,7 +74,7 @@ class _Windows(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """Cached blocks of windows.
+    """The blocks, cached in memory.
 
     Attributes:
         hi: The `seq` of the last window.
@@ -138,12 +138,12 @@ class VectorIndex:
         return list(zip(seqs, codes, map(zlib.crc32, codes), strict=True))
 
     def seal_all(self, db: apsw.Connection) -> None:
-        """Build all blocks, after all vectors have been replaced."""
+        """Build the blocks of all vectors, after the vectors have been replaced."""
         self.seal(db, added=BLOCK_ROWS)
         self._invalidate_caches(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Build full blocks from the vectors that aren't in a block yet.
+        """Build blocks from the vectors that aren't in a block yet.
 
         Args:
             db: A connection inside a transaction.
@@ -307,7 +307,7 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Score the selected records among `seqs` by their codes.
+        """Score those of these records that the filter selects.
 
         If the filter has only namespaces and labels, which were already checked, nearly all records
         match. In that case, only about the `k` best are looked up and returned.
@@ -367,7 +367,7 @@ class VectorIndex:
     def _find_selected_windows(
         self, db: apsw.Connection, blocks: "_Blocks", selected: Selection
     ) -> "NDArray[np.int64] | None":
-        """Return the indexes of the windows with the selected namespaces and labels.
+        """Return the indexes of the windows whose records have the selected namespaces and labels.
 
         Return None if these are all windows.
         """
@@ -386,7 +386,7 @@ class VectorIndex:
     def _find_labelled_windows(
         self, db: apsw.Connection, blocks: "_Blocks", label: int
     ) -> "NDArray[np.int64]":
-        """Return the indexes of the windows with a label.
+        """Return the indexes of the windows whose records have a label.
 
         Cached indexes stay valid, because a record's labels never change, and `blocks` only grows.
         So only the records of newer blocks are looked up.
@@ -406,7 +406,7 @@ class VectorIndex:
         return indexes
 
     def _find_newest(self, db: apsw.Connection, hi: int, selected: Selection) -> _Windows:
-        """Return the windows with the selected namespaces and labels that aren't in a block yet."""
+        """Return the windows with these namespaces and labels that aren't in a block yet."""
         windows = self._load_newest(db, hi)
         is_own = _is_of_pools(windows.pools, selected)
         for label, _ in selected.labels:
@@ -492,7 +492,9 @@ class VectorIndex:
         return _Blocks(sizes[-1][0], windows, cached.labelled)
 
     def score(self, rows: Sequence[tuple[int, bytes]], query: "Vector") -> Scores:
-        """Return each record's cosine, given rows of `seq` and codes, and a rotated query."""
+        """Return the cosine of each record and a rotated query, given rows of `seq` and vector
+        codes.
+        """
         if not rows:
             return {}
         seqs, codes = self._unpack(rows)
