@@ -79,6 +79,12 @@ def test_only_whole_numbers_in_range_are_accepted_as_limits(number: object) -> N
         validate.limit(number)  # type: ignore[arg-type]
 
 
+def test_the_error_about_a_limit_does_not_repeat_a_long_value() -> None:
+    for value in (10**5000, "9" * 5000):
+        with pytest.raises(InvalidInput, match=r"1000$"):
+            validate.limit(value)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("number", [True, "1", None, -0.001, 1.001, float("nan"), float("inf")])
 def test_only_numbers_from_0_to_1_are_accepted_as_shares(number: object) -> None:
     with pytest.raises(InvalidInput, match="it must be a number from 0 to 1"):

@@ -263,7 +263,7 @@ def limit(number: int, name: str = "limit") -> int:
         InvalidInput: The number is not a whole number from 1 to `MAX_LIMIT`.
     """
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MAX_LIMIT:
-        raise InvalidInput(f"{name} must be a whole number from 1 to {MAX_LIMIT}, not {number!r}")
+        raise InvalidInput(f"{name} must be a whole number from 1 to {MAX_LIMIT}")
     return number
 
 
