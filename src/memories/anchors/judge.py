@@ -12,7 +12,7 @@ from memories.models import Cited, Memory, Verdict, cited_by
 if TYPE_CHECKING:
     from memories.anchors.grammar import Anchor, RootOf
 
-CACHE = "scratchpad.verdicts.json"  # in a namespace's folder
+CACHE = "scratchpad.verdicts.json"  # the results of earlier checks, in a namespace's folder
 HOOK_SECONDS = 0.02
 
 

@@ -248,7 +248,7 @@ class JsonClient:
         headers = {name.lower(): value for name, value in response.headers.items()}
         try:
             body = json.loads(content)
-        except (ValueError, RecursionError):  # such as the error page of a proxy
+        except (ValueError, RecursionError):  # not JSON; perhaps the error page of a proxy
             body = content.decode("utf-8", "replace")
         return ServerResponse(response.status, body, headers)
 

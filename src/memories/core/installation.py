@@ -74,7 +74,7 @@ def _read_origin() -> dict[str, Any]:
     """
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
-    except metadata.PackageNotFoundError:  # run from source, not installed
+    except metadata.PackageNotFoundError:  # the program runs from its source
         return {}
     return dict(json.loads(text)) if text else {}
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-@functools.lru_cache(maxsize=4_096)  # so that benchmarks don't measure the hashing
+@functools.lru_cache(maxsize=4_096)  # cached, so that benchmarks don't measure the hashing
 def _places(word: str) -> tuple[tuple[int, float], ...]:
     digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest()
     return tuple(

@@ -222,7 +222,7 @@ def _in_years(year: str | None, month: int, day: int | None, context: _Context) 
         try:
             first = date(number, month, 1 if day is None else day)
         except ValueError:
-            continue  # such as 30 February
+            continue  # there is no such day, as with 30 February
         yield first, _end_of_month(first) if day is None else first
 
 

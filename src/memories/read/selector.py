@@ -194,7 +194,7 @@ def select_all(collection: Collection, instant: Instant) -> Selector:
 
 
 def plan_listing(selector: Selector, where: Filter) -> tuple[Filter, Test]:
-    """Return a filter, and a test for each record, which together select the records to list.
+    """Return a filter for the records to list, and a further test for each record.
 
     Raises:
         InvalidInput: The expression names a state, and the filter asks for another one.

@@ -15,7 +15,7 @@ from memories.stores.protocol import Store
 from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
 
 PARTS = "parts"  # field in each part of a long message: the number of parts
-MESSAGE_ID = "message_id"  # field of a turn: its message id
+MESSAGE_ID = "message_id"
 OFFSET = "utc_offset"  # field: the offset of the writer's time zone, in seconds
 STORED, KNOWN, REFUSED = "stored", "known", "refused"  # the results of adding a turn
 MISSING = "\n[a part of this message is damaged and left out]\n"
@@ -268,7 +268,7 @@ def in_conversation(store: Store, namespaces: Sequence[str], name: str) -> Filte
         for namespace in namespaces
     )
     if not others:
-        return own  # nothing needs to be read
+        return own
     for where in (own, *others):
         if store.scan(where, limit=1):
             return where

@@ -179,7 +179,7 @@ def memory_features(
         memory_id=record.ref.group,
     )
     if not record.fields:
-        return features  # the usual case
+        return features
     return features._replace(
         confidence=versions.confidence(record, query.judged_at, query.half_life_hours),
         decay_policy=versions.decay_policy(record),

@@ -109,7 +109,7 @@ def gather_surrounded(store: Store, where: Filter, query: Query, count: int) -> 
     for ref, row in rows.items():
         record = by_ref.get(ref)
         if record is None:
-            continue  # removed by another process
+            continue  # another process has removed the record
         similarity = None
         if not columns.has_no_vector[row]:
             similarity = float(matches.similarity[row])
@@ -356,7 +356,7 @@ def find_speakers(text: str, speakers: Sequence[str]) -> list[str]:
     spelled = cased_form(text)
     folded = normal_form(text)
     whole: set[str] = set()
-    for speaker in sorted(speakers, key=len, reverse=True):  # look for Ann Lee before Ann
+    for speaker in sorted(speakers, key=len, reverse=True):  # Ann Lee before Ann
         name = cased_form(speaker)
         if _has_name(spelled, folded, name):
             whole.add(speaker)
@@ -390,7 +390,7 @@ def _first_name(speaker: str) -> str:
 def _has_name(spelled: str, folded: str, name: str) -> bool:
     """Return whether a text contains a name; `folded` is the normalized text."""
     if not any(letter.isalnum() for letter in name) or normal_form(name) not in folded:
-        return False  # avoids compiling a pattern
+        return False  # no pattern has to be compiled
     if len(name) < _SHORT_NAME and not is_unspaced(name):
         return False
     if normal_form(name) in STOP_WORDS and normal_form(name) not in _NAMES_THAT_ARE_WORDS:

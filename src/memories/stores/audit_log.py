@@ -172,7 +172,7 @@ def rechain(records: Sequence[Record], last: Sequence[Record]) -> list[Record]:
 
 
 def make_undone_entry(record: Record) -> Record:
-    """Return an entry that marks an earlier entry as undone, because its changes failed."""
+    """Return an entry that marks an earlier entry as undone; that entry's changes failed."""
     entry = parse_entry(record)
     changes = (("undone", f"{_NAMED}{entry.number}.{entry.number}"),)
     return record_of(chain_entry(entry._replace(changes=changes), entry), record.ref.position + 1)

@@ -31,7 +31,7 @@ class Collection(StrEnum):
     LOG = "log"
 
 
-SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # indexed by words and vectors
+SEARCHED = (Collection.MEMORY, Collection.HISTORY)  # they have indexes of words and vectors
 
 
 class Ref(NamedTuple):

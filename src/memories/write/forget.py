@@ -263,7 +263,7 @@ def _erase_all(
 
 
 def _erase(store: Store, records: Sequence[Record], tally: BulkTally) -> tuple[str, ...]:
-    """Erase turns, and memories with all their versions, until none are left."""
+    """Erase turns, and memories with all their versions."""
     memories = [record for record in records if record.ref.collection is Collection.MEMORY]
     turns = [record for record in records if record.ref.collection is Collection.HISTORY]
     with store.transaction():

@@ -29,7 +29,7 @@ NOTE_TAGS = f"with these tags, the memory would have more than {MAX_TAGS} tags"
 NOTE_WAITS = "a draft that awaits review does not change stored memories"
 _LASTING = (DecayPolicy.CONTEXTUAL, DecayPolicy.REINFORCEABLE, DecayPolicy.STABLE)
 _RANKS = {USER: 2, AGENT: 1}  # 0 for other writers, who didn't decide to store the text
-_UNKNOWN_RANK = 1  # for memories stored before origins were recorded
+_UNKNOWN_RANK = 1  # the rank of a memory stored before origins were recorded
 
 
 class Differences(NamedTuple):

@@ -68,7 +68,7 @@ _UNREACHABLE = (  # trying again may help
     ),
     (("starting up",), "it is still starting; try again"),
     (("recovery mode",), "it is recovering from a crash; try again"),
-    # "not yet accepting connections", "not accepting commands"
+    # the server says "not yet accepting connections" or "not accepting commands"
     (("accepting connections", "accepting commands"), "it is still starting; try again"),
     (("shutting down",), "it is shutting down; try again when it is back"),
     (("timeout expired", "timed out"), "it does not answer; check host, port and firewall"),

@@ -175,7 +175,7 @@ def replace(
 
     def swap() -> None:
         db.lock((), whole=True)
-        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # makes readers wait
+        db.run("LOCK TABLE ONLY record IN ACCESS EXCLUSIVE MODE")  # from now on, readers wait
         for copy in copies:
             db.run(f"LOCK TABLE {copy.old} IN ACCESS EXCLUSIVE MODE")
         for copy in copies:

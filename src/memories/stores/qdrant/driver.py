@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memories.stores.words import Term
 
 MIN_VERSION = (1, 17)  # the first version that can insert points without overwriting others
-_MARK = "memories"  # the key in our collections' metadata
+_MARK = "memories"  # the metadata key that marks our collections
 # In a collection's name, separates the store's name, which can't contain it, from a space's id.
 _SPACE_SIGN = "~"
 _PAGE, _IDS_PAGE = 1_000, 10_000  # maximum number of points per response

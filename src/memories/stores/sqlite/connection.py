@@ -70,7 +70,7 @@ class SQLiteFile:
         # The identities that the file, its log and its shared memory had when they were opened;
         # None for one that didn't exist.
         self._seen: tuple[Identity | None, ...] = (None,) * len(_PARTS)
-        self._frozen_stamp: tuple[int, int, int] | None = None  # None if opened with locks
+        self._frozen_stamp: tuple[int, int, int] | None = None  # None if it is opened with locks
         self._version: int | None = None
 
     # --- reading and writing

@@ -71,7 +71,7 @@ class Inspection:
 
 
 def derived_finding(what: str) -> Finding:
-    """Return a finding about a part that can be rebuilt."""
+    """Return a finding about a derived part of the file, which `repair` can rebuild."""
     return Finding(what, FIX, derived=True)
 
 

@@ -258,7 +258,7 @@ def windows_of(codes: "Sequence[bytes | None]", size: int) -> "tuple[NDArray[np.
     """
     only_bytes = cast("Sequence[bytes]", codes)
     if {*map(type, codes)} == {bytes} and {*map(len, only_bytes)} == {size}:
-        return np.arange(len(codes)), b"".join(only_bytes)  # the usual case, and much faster
+        return np.arange(len(codes)), b"".join(only_bytes)  # usually so, and much faster
     with decoding_errors():
         # A record with damaged codes is found only by words; `check` reports the damage.
         intact = [code if type(code) is bytes and len(code) % size == 0 else b"" for code in codes]

@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 
 
 class _Rows(NamedTuple):
-    """The addresses of records, the codes of their windows, and the row of each window."""
+    """The addresses of records, and the codes of their windows, each with the record's row."""
 
     addresses: Addresses
     codes: bytes

@@ -103,7 +103,7 @@ _DEPARTING = frozenset("leave depart arrive go run".split())
 _CODE = re.compile("[a-z]{2}")  # code of a language or a country
 _ADJECTIVE = re.compile(r"\w{3,40}(?:ed|ing|ful|ous|ive|able|ible|al|ic|ary|less|ish|ant|ent)")
 
-# "Favourite" in scripts without spaces.
+# Words for "favourite" in scripts without spaces.
 _FAVOURITE = "最喜欢的?|最喜歡的?|一番好きな|가장 좋아하는"
 _TIME = "点|點|時|时|月|日|号|號|시|월|일"
 _DENIAL = 8  # maximum number of characters that differ if one text negates the other
@@ -383,7 +383,7 @@ def _is_event(change: Substitution) -> bool:
     """Return whether a text reports an event that can happen more than once."""
     words = (*change.head, *change.tail)
     for word, following in pairwise(words):
-        if word.key == "has" and following.form == "past":  # "Ann has worked at Acme"
+        if word.key == "has" and following.form == "past":  # as in "Ann has worked at Acme"
             return not has_verb(change.head, ONCE | SWITCHING)
     if any(word.sense in {"today", "yesterday", "was"} for word in words):
         return True

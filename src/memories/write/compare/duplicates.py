@@ -116,7 +116,7 @@ def compare_words(
         return TextComparison(Relation.UNRELATED)
     codes = detect_languages(new, old)
     is_close = similarity is not None and similarity >= threshold
-    needs_difference = is_close and explain  # otherwise, only whether they differ
+    needs_difference = is_close and explain  # if not, a quick check may be enough
     if not needs_difference and _surely_differ(new, old, codes):
         return TextComparison(Relation.UNRELATED)
     new_parsed, old_parsed = parse_text(new, codes), parse_text(old, codes)
@@ -416,7 +416,7 @@ def align_words(new: Sequence[Word], old: Sequence[Word]) -> tuple[list[Word], l
     return words[: len(new)], words[len(new) :]
 
 
-@functools.lru_cache(maxsize=4_096)  # similar texts share most of their words
+@functools.lru_cache(maxsize=4_096)  # cached, since similar texts share words
 def _meanings(word: Word) -> Sequence[str]:
     """Return a word's key, its possible base forms, and their groups of synonyms."""
     if word.key in LIGHT or word.key in SOFT or word.literal:

@@ -168,7 +168,7 @@ def describe_number(new: Sequence[Word], old: Sequence[Word]) -> str:
             if len(added) > len(removed):
                 plural, single, many, one = single, plural, one, many
             is_plural = plural[-1:] == "s" and single in base_of(plural)
-            is_verb = "passive" in {new[i].form, old[j].form}  # "is run by", "runs"
+            is_verb = "passive" in {new[i].form, old[j].form}  # as in "is run by" and "runs"
             if is_plural and not is_verb and not (_is_general(many, one) or _agrees(many, one)):
                 return f"number: {removed} -> {added}"
     return ""

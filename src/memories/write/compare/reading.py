@@ -207,7 +207,7 @@ def _with_sense(word: Word, codes: Sequence[str]) -> Word:
     if sense.isdigit():
         return word._replace(key=sense, exact=True, sense=sense)
     if word.exact and plain in NUMBERS:
-        word = word._replace(key=plain, exact=False)  # such as "once", Spanish for eleven
+        word = word._replace(key=plain, exact=False)  # "once" may be Spanish for eleven
     return word._replace(key=_with_weight(word.key), sense=sense)
 
 
@@ -486,7 +486,7 @@ def _form(words: Sequence[Word], i: int) -> str:
     subject = _word_before(words, i).shown
     if key in SAME_FORMS and subject[:1].isupper() and not subject.endswith("s"):
         is_subject = previous not in VERB_BEFORE | BOUNDARIES | PRONOUNS | DETERMINERS
-        return "past" if is_subject else "plain"  # "Tom set", not "Tom sets"
+        return "past" if is_subject else "plain"  # as in "Tom set", not "Tom sets"
     if key in SAME_FORMS or not (is_participle or key in BASE):
         return "plain"
     return "adjective" if previous in DETERMINERS else "past"
