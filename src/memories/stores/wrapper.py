@@ -1,30 +1,28 @@
 """Stores that wrap another store: one forwards every method, the other buffers added records."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, NamedTuple
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from memories.stores.damage import Damaged
 from memories.stores.protocol import Store
-from memories.stores.records import (
-    Candidate,
-    Collection,
-    Filter,
-    Finding,
-    Patch,
-    Record,
-    Ref,
-    Space,
-    StoreInfo,
-)
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from memories.stores.audit_log import ChainEntry
-    from memories.stores.records import Matches, TurnQuery
+    from memories.stores.records import Record
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _forward(method: Method) -> Method:
+    """Return a method that calls the same method of the wrapped store."""
+
+    @functools.wraps(method)
+    def call(self: "StoreWrapper", *args: Any, **options: Any) -> Any:
+        return getattr(self._target(), method.__name__)(*args, **options)
+
+    return cast("Method", call)
 
 
 class StoreWrapper(Store):
@@ -43,118 +41,32 @@ class StoreWrapper(Store):
         """See `Store.damaged`."""
         return self.wrapped.damaged
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """See `Store.transaction`."""
-        return self._target().transaction()
-
-    def append(self, records: Sequence[Record]) -> None:
-        """See `Store.append`."""
-        self._target().append(records)
-
-    def patch(self, patches: Sequence[Patch]) -> None:
-        """See `Store.patch`."""
-        self._target().patch(patches)
-
-    def touch(self, refs: Sequence[Ref], batch: str = "") -> bool:
-        """See `Store.touch`."""
-        return self._target().touch(refs, batch)
-
-    def used(self, where: Filter) -> list[tuple[Ref, int]]:
-        """See `Store.used`."""
-        return self._target().used(where)
-
-    def remove(self, refs: Sequence[Ref]) -> tuple[str, ...]:
-        """See `Store.remove`."""
-        return self._target().remove(refs)
-
-    def scan(
-        self,
-        where: Filter,
-        *,
-        limit: int,
-        after: tuple[str, int] | None = None,
-        newest_first: bool = False,
-    ) -> list[Record]:
-        """See `Store.scan`."""
-        return self._target().scan(where, limit=limit, after=after, newest_first=newest_first)
-
-    def groups(self, where: Filter, *, limit: int) -> list[tuple[str, str]]:
-        """See `Store.groups`."""
-        return self._target().groups(where, limit=limit)
-
-    def candidates(
-        self, where: Filter, *, vector: "NDArray[np.float32] | None", terms: Sequence[str], k: int
-    ) -> list[Candidate]:
-        """See `Store.candidates`."""
-        return self._target().candidates(where, vector=vector, terms=terms, k=k)
-
-    def matches(self, where: Filter, query: "TurnQuery") -> "Matches":
-        """See `Store.matches`."""
-        return self._target().matches(where, query)
-
-    def read(self, refs: Sequence[Ref]) -> list[Record]:
-        """See `Store.read`."""
-        return self._target().read(refs)
-
-    def values(self, collection: Collection, namespaces: Sequence[str], key: str) -> list[str]:
-        """See `Store.values`."""
-        return self._target().values(collection, namespaces, key)
-
-    def count(self, where: Filter, *, at_most: int | None = None) -> int:
-        """See `Store.count`."""
-        return self._target().count(where, at_most=at_most)
-
-    def labels(self, where: Filter, key: str | None) -> Mapping[str, int]:
-        """See `Store.labels`."""
-        return self._target().labels(where, key)
-
-    def days(self, where: Filter) -> Mapping[int, int]:
-        """See `Store.days`."""
-        return self._target().days(where)
-
-    def namespaces(self, collection: Collection) -> list[str]:
-        """See `Store.namespaces`."""
-        return self._target().namespaces(collection)
-
-    def vectors(self, refs: Sequence[Ref]) -> "dict[Ref, NDArray[np.float32]]":
-        """See `Store.vectors`."""
-        return self._target().vectors(refs)
-
-    def unstaged(self, space: Space, collection: Collection, *, limit: int) -> list[Record]:
-        """See `Store.unstaged`."""
-        return self._target().unstaged(space, collection, limit=limit)
-
-    def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`."""
-        self._target().stage(space, vectors)
-
-    def switch(self, space: Space) -> None:
-        """See `Store.switch`."""
-        self._target().switch(space)
-
-    def use_space(self, space: Space) -> None:
-        """See `Store.use_space`."""
-        self._target().use_space(space)
-
-    def info(self, where: Filter) -> StoreInfo:
-        """See `Store.info`."""
-        return self._target().info(where)
-
-    def refs(self, where: Filter) -> list[Ref]:
-        """See `Store.refs`."""
-        return self._target().refs(where)
-
-    def check(self, *, deep: bool) -> Iterable[Finding]:
-        """See `Store.check`."""
-        return self._target().check(deep=deep)
-
-    def repair(self) -> list[str]:
-        """See `Store.repair`."""
-        return self._target().repair()
-
-    def close(self) -> None:
-        """See `Store.close`."""
-        self._target().close()
+    transaction = _forward(Store.transaction)
+    append = _forward(Store.append)
+    patch = _forward(Store.patch)
+    touch = _forward(Store.touch)
+    used = _forward(Store.used)
+    remove = _forward(Store.remove)
+    scan = _forward(Store.scan)
+    groups = _forward(Store.groups)
+    candidates = _forward(Store.candidates)
+    matches = _forward(Store.matches)
+    read = _forward(Store.read)
+    values = _forward(Store.values)
+    count = _forward(Store.count)
+    labels = _forward(Store.labels)
+    days = _forward(Store.days)
+    namespaces = _forward(Store.namespaces)
+    vectors = _forward(Store.vectors)
+    unstaged = _forward(Store.unstaged)
+    stage = _forward(Store.stage)
+    switch = _forward(Store.switch)
+    use_space = _forward(Store.use_space)
+    info = _forward(Store.info)
+    refs = _forward(Store.refs)
+    check = _forward(Store.check)
+    repair = _forward(Store.repair)
+    close = _forward(Store.close)
 
 
 # Maximum number of buffered records. Adding them to the store takes much longer than buffering
@@ -170,6 +82,17 @@ class Savepoint(NamedTuple):
     changes: int
 
 
+def _count_change(method: Method) -> Method:
+    """Return a method of `BufferedStore` that counts as a change that can't be taken back."""
+
+    @functools.wraps(method)
+    def call(self: "BufferedStore", *args: Any, **options: Any) -> Any:
+        self._changes += 1
+        return method(self, *args, **options)
+
+    return cast("Method", call)
+
+
 class BufferedStore(StoreWrapper):
     """Buffers the records that a transaction appends, and adds them to the store all at once.
 
@@ -182,7 +105,7 @@ class BufferedStore(StoreWrapper):
             through this buffer. No other writer adds entries during the transaction.
     """
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: Store) -> None:
         """Begin with an empty buffer; the store must be in a transaction."""
         super().__init__(store)
         self.heads: dict[str, tuple[int, ChainEntry]] = {}
@@ -191,7 +114,7 @@ class BufferedStore(StoreWrapper):
         self._changes = 0
         self._has_failed = False
 
-    def _target(self) -> "Store":
+    def _target(self) -> Store:
         """Return the store, after adding the buffered records to it."""
         self.flush()
         return self.wrapped
@@ -207,35 +130,12 @@ class BufferedStore(StoreWrapper):
         if len(self._buffered) > MAX_BUFFERED:
             self.flush()
 
-    def patch(self, patches: "Sequence[Patch]") -> None:
-        """See `Store.patch`."""
-        self._changes += 1
-        super().patch(patches)
-
-    def touch(self, refs: "Sequence[Ref]", batch: str = "") -> bool:
-        """See `Store.touch`."""
-        self._changes += 1
-        return super().touch(refs, batch)
-
-    def remove(self, refs: "Sequence[Ref]") -> tuple[str, ...]:
-        """See `Store.remove`."""
-        self._changes += 1
-        return super().remove(refs)
-
-    def stage(self, space: "Space", vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`."""
-        self._changes += 1
-        super().stage(space, vectors)
-
-    def switch(self, space: "Space") -> None:
-        """See `Store.switch`."""
-        self._changes += 1
-        super().switch(space)
-
-    def repair(self) -> list[str]:
-        """See `Store.repair`."""
-        self._changes += 1
-        return super().repair()
+    patch = _count_change(StoreWrapper.patch)
+    touch = _count_change(StoreWrapper.touch)
+    remove = _count_change(StoreWrapper.remove)
+    stage = _count_change(StoreWrapper.stage)
+    switch = _count_change(StoreWrapper.switch)
+    repair = _count_change(StoreWrapper.repair)
 
     def flush(self) -> None:
         """Add the buffered records to the store.
