@@ -106,7 +106,12 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("22", "delete_memory", {"id": "20261122-000000000000"}, "Memory not found"),
     ("30", "add_turns", {"conversation": "trip", "turns": "hello"}, "turns: "),
     ("30", "add_turns", {"conversation": "trip", "turns": []}, "send 1 to "),
-    ("30", "add_turns", {"conversation": "trip", "turns": ["hello"]}, "turns.0: "),
+    (
+        "30",
+        "add_turns",
+        {"conversation": "trip", "turns": ["hello"]},
+        "turns.0: input should be an object",
+    ),
     (
         "30",
         "add_turns",
@@ -161,6 +166,7 @@ CALLS: list[tuple[str, str, Mapping[str, Any], str]] = [
     ("83", "create_memory", {}, "create_memory needs content"),
     ("83", "search_memories", {"query": "q", "scope": "everything"}, "scope: "),
     ("83", "get_context", {"query": "q", "max_tokens": "many"}, "max_tokens: "),
+    ("52", "get_context", {"query": " "}, "query is empty"),
     ("84", "get_context", {"query": "q", "max_tokens": -5}, "tokens"),
 ]
 

@@ -125,7 +125,8 @@ class OurTool(Tool):
             return f'{self.name} has no argument "{name}"; it has {arguments}'
         if first["type"] == "missing":
             return f"{self.name} needs {name}"
-        message = first["msg"].replace("a valid dictionary", "an object")
+        message = first["msg"].partition(" or instance of ")[0]
+        message = message.replace("a valid dictionary", "an object")
         message = message.replace("valid list", "list")
         return f"{name}: {message[:1].lower()}{message[1:]}"
 

@@ -312,13 +312,15 @@ class Tools:
     def get_context(
         self,
         query: Annotated[str, Field(description="the task")],
-        conversation: Annotated[str, Field(description="its latest turns are included")] = "",
+        conversation: Annotated[str, Field(description="its turns only, latest included")] = "",
         max_tokens: int = 2_000,
     ) -> CallToolResult:
         """Get context for a task: memories and turns that fit it."""
         lowest, highest = CONTEXT_TOKENS
         if not lowest <= max_tokens <= highest:
             raise InvalidInput(f"max_tokens must be from {lowest} to {highest}, not {max_tokens}")
+        if not query.strip():
+            raise InvalidInput("query is empty")
         return result(self.context(query, conversation, max_tokens))
 
     def context(self, query: str, conversation: str, tokens: int) -> str:
