@@ -103,6 +103,25 @@ def test_the_error_names_an_overlong_path(memory: Command, tmp_path: Path) -> No
             assert "too long" in answer.error
 
 
+@pytest.mark.cold
+def test_a_path_that_is_not_utf_8_is_refused_in_one_sentence(
+    memory: Command, tmp_path: Path
+) -> None:
+    bad = tmp_path / os.fsdecode(b"bad\xff")
+    bad.mkdir()
+    memory("create", "The office is in Berlin")
+    answers = [
+        memory("list", env={"MEMORY_HOME": None, "XDG_DATA_HOME": str(bad)}),
+        memory("migrate", "--to", f"sqlite:///{bad}/m.db"),
+        memory("migrate", "--to", f"files:///{bad}/m"),
+        memory("backup", f"{bad}/m.db"),
+    ]
+    for answer in answers:
+        assert answer.code == 2, answer
+        assert "is not valid Unicode at position" in answer.error
+    assert [*bad.iterdir()] == []
+
+
 def test_doctor_reports_a_second_name_for_the_store(memory: Command, home: Path) -> None:
     memory("create", "The office is in Berlin")
     os.link(home / "memories.db", home / "other.db")

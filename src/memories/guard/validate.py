@@ -74,7 +74,7 @@ def data(text: str) -> str:
         raise InvalidInput(
             f"data is {size} bytes; the limit is {MAX_CONTENT_BYTES}; store it in parts"
         )
-    _require_storable(text, "data")
+    require_storable(text, "data")
     try:
         value = read_json(text)
     except InvalidInput as exc:
@@ -369,7 +369,7 @@ def text_of(value: object, name: str) -> str:
 def _require_visible(text: str, name: str) -> str:
     if not text:
         raise InvalidInput(f"{name} is empty")
-    _require_storable(text, name)
+    require_storable(text, name)
     if not any(map(is_visible, text)):
         raise InvalidInput(f"{name} has no visible text")
     return unicodedata.normalize("NFC", text)
@@ -380,7 +380,7 @@ def _check_line(text: str, name: str, max_length: int) -> str:
         raise InvalidInput(f"{name} is empty")
     if len(text) > max_length:
         raise InvalidInput(f"{name} is {len(text)} characters; the limit is {max_length}")
-    _require_storable(text, name)
+    require_storable(text, name)
     if has_control(text):
         raise InvalidInput(f"{name} contains a line break or another control character")
     return text
@@ -391,7 +391,8 @@ def has_control(text: str) -> bool:
     return not text.isprintable() and "Cc" in map(unicodedata.category, text)
 
 
-def _require_storable(text: str, name: str) -> None:
+def require_storable(text: str, name: str) -> None:
+    """Raise InvalidInput if a text contains NUL or can't be encoded as UTF-8."""
     if "\0" in text:
         raise InvalidInput(f"{name} contains a NUL character at position {text.index(chr(0))}")
     try:

@@ -18,6 +18,7 @@ from typing import cast
 
 from memories.core.urls import local_path, without_password
 from memories.errors import ConfigError
+from memories.guard.validate import require_storable
 from memories.settings import Config
 from memories.stores.protocol import RefuseLost, Store, treat_as_new
 from memories.stores.records import Space
@@ -53,8 +54,10 @@ def open_store(
         is_new: Whether to treat a missing store as new even if a scratchpad mirrors it.
 
     Raises:
+        InvalidInput: The URL is not valid Unicode.
         ConfigError: The URL is invalid, no store has this scheme, or a package is missing.
     """
+    require_storable(url, f'the URL "{without_password(url)[:80]}"')
     scheme, separator, rest = url.partition("://")
     path = local_path(url)
     if scheme in ("sqlite", "files"):

@@ -21,7 +21,7 @@ from memories.core.times import to_iso
 from memories.core.urls import local_path, without_password
 from memories.embedders.protocol import Embedder
 from memories.errors import InvalidInput, RequestError, StoreDamaged, StoreError
-from memories.guard.validate import KEEP_RULE, amount
+from memories.guard.validate import KEEP_RULE, amount, require_storable
 from memories.settings import Config
 from memories.stores import Store, claims, open_store
 from memories.transfer.export import export
@@ -110,7 +110,7 @@ def back_up(
         progress: Called while an export is written.
 
     Raises:
-        InvalidInput: `keep` is out of range, or the target is not a folder.
+        InvalidInput: `keep` is out of range, or the target is not a folder or not valid Unicode.
         RequestError: There is no store yet, or the target is a file, but not a backup of this
             store.
         StoreDamaged: The store or the copy is damaged.
@@ -129,6 +129,7 @@ def back_up(
             f"--keep counts the backups in a folder, but there is no folder {file}; "
             "create it first, or omit --keep"
         )
+    require_storable(str(file), "the path of the backup")
     _refuse_other_file(file, mark.store)
     _clear_leftovers(file.parent, file.name if folder is None else f"{_name(config.store)}-")
     try:
