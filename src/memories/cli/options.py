@@ -117,8 +117,8 @@ def with_memories(*, reads_shared: bool, selects: bool = False) -> Decorator:
     `Memories` as the first argument.
 
     Args:
-        reads_shared: Whether the command also reads the memories in `shared`; if so, it gets
-            `--no-shared`, and a note if the store is missing.
+        reads_shared: Whether the command also reads the memories in `shared`. If so, the option
+            `--no-shared` is added, and a note is printed if the store is missing.
         selects: Whether to pass the memories of `named_options` as `selection`.
     """
     options = [namespace_option, store_option, format_option]

@@ -542,7 +542,7 @@ def ask_person(question: str, why: str = "this can't be undone") -> str:
 
 
 def edit_text(content: str, store: Callable[[str], None], *, instead: str) -> bool:
-    """Let the user edit a text, and store the result; return whether it was changed.
+    """Let the user edit a text, and store the new text; return whether the user changed it.
 
     The file is in a folder that only the user can read. The folder is removed afterwards, unless
     the saved text could not be stored.

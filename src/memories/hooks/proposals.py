@@ -24,7 +24,7 @@ from memories.memories import Memories
 from memories.models import SESSION, is_valid_in
 from memories.write.suspicion import find_marks
 
-WINDOW = "window"  # the tag by which memories proposed in a time window are counted
+WINDOW = "window"  # the tag that names the time window in which a memory was proposed
 _SIMILAR = 20  # number of similar memories that a sentence is compared with
 _MAX_SEEN = 200  # a sentence is compared with at most this many memories shown to the session
 _MAX_QUERY = 1_000  # maximum length of a query made from a sentence, in characters

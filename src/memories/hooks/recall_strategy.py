@@ -178,8 +178,8 @@ def recall_in_time(
         ask_server: Sends the request to a running server; returns None if there is none or it does
             not respond.
         answer_here: Answers the request in this process.
-        announce: Sends an interim response; called before anything slow, once the store has been
-            recorded as suspect.
+        announce: Sends an interim response. It is called before anything slow, but after the store
+            has been recorded as suspect.
 
     Raises:
         MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a

@@ -98,7 +98,7 @@ def _application(access: Access, *, read_only: bool) -> tuple[ASGIApp, Any]:
             return sender.memories.of_client(name, client.client_info.version)
 
         def status(self) -> Mapping[str, Any]:
-            """Return the state of the memory; only managers of the store see where it is."""
+            """Return the state of the memory; only managers of the store see its location."""
             shape = super().status()
             return shape if _caller.get().who.manages_store else shapes.without_place(shape)
 

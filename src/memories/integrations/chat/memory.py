@@ -40,7 +40,7 @@ class ShortTerm:
     """A thread's session, in a file that several chats may share."""
 
     def __init__(self, path: Path, thread: str) -> None:
-        """Open the file, or create it so that only its user can read it.
+        """Open the file; if it is missing, create it with mode 0600.
 
         Args:
             path: The file.
