@@ -224,7 +224,7 @@ class Scratchpads:
         return own.merged_with(self._load_one(SHARED))
 
     def _load_files(self) -> "Scratchpad | None":
-        """Return the hot tier as it is in the files, including entries with too little confidence."""
+        """Return the hot tier in the files, including entries with too little confidence."""
         from memories.scratchpad import file
         from memories.scratchpad.hot_tier import Scratchpad
         from memories.scratchpad.text import path_of
