@@ -1,5 +1,6 @@
 """The library's class `Memories`: every verb, over a real store."""
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -195,6 +196,12 @@ def test_a_prefix_of_an_id_finds_the_memory(memories: Memories, clock: Clock) ->
     with pytest.raises(AmbiguousId) as caught:
         memories.get(one.id[:13])
     assert caught.value.matches == tuple(sorted((one.id, two.id)))
+    sent = pickle.loads(pickle.dumps(caught.value))  # as between processes
+    assert (type(sent), str(sent), vars(sent)) == (
+        AmbiguousId,
+        str(caught.value),
+        vars(caught.value),
+    )
     memories.delete(two.id)
     assert memories.get(one.id[:13]).id == one.id
 

@@ -174,9 +174,10 @@ def test_even_a_busy_stream_ends_when_its_token_is_revoked(
         assert list(events) == []
 
 
-@pytest.mark.parametrize("wrong", ["x", "shared:", "shared:-1", ":", "shared:1;bob:2"])
+@pytest.mark.parametrize("wrong", ["x", "7", "shared:", "shared:-1", ":", "shared:1;bob:2"])
 def test_an_id_that_was_never_sent_is_refused(live: Live, wrong: str) -> None:
-    assert live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})[0] == 400
+    status, problem = live.ask("GET", "/api/changes", **{"Last-Event-ID": wrong})
+    assert (status, problem["detail"]) == (400, "Last-Event-ID is not an id that this server sent")
 
 
 @pytest.mark.parametrize("is_of_sender", [False, True])

@@ -359,7 +359,8 @@ def _parse(text: str, now: Seen) -> Seen:
     seen = dict(now)
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")
-        if not (position.isascii() and position.isdigit() and len(position) <= 15):
+        is_number = position.isascii() and position.isdigit() and len(position) <= 15
+        if not (namespace and is_number):
             raise InvalidInput("Last-Event-ID is not an id that this server sent")
         if (name := canonical_namespace(namespace)) in seen:
             seen[name] = int(position)
