@@ -357,12 +357,16 @@ def _parse(text: str, now: Seen) -> Seen:
     the present.
     """
     seen = dict(now)
+    problem = InvalidInput("Last-Event-ID is not an id that this server sent")
     for part in text.split(","):
         namespace, _, position = part.strip().rpartition(":")
-        is_number = position.isascii() and position.isdigit() and len(position) <= 15
-        if not (namespace and is_number):
-            raise InvalidInput("Last-Event-ID is not an id that this server sent")
-        if (name := canonical_namespace(namespace)) in seen:
+        if not (position.isascii() and position.isdigit() and len(position) <= 15):
+            raise problem
+        try:
+            name = canonical_namespace(namespace)
+        except InvalidInput:
+            raise problem from None
+        if name in seen:
             seen[name] = int(position)
     return seen
 
