@@ -241,7 +241,7 @@ class Memories:
                 when it is accepted. Memories from the channel `hook` are always reviewed, except
                 session notes, whose type is `session` and whose key begins with `session/`.
                 Recall leaves out both session notes and memories that await review.
-            source: The conversation, or the turn such as `standup#3`, from which it was made.
+            source: The conversation, or the turn (such as `standup#3`), that it was made from.
                 `forget_turns` can erase the memory together with its source.
             force: Store without a comparison: nothing is merged, refused or linked.
             redact: Remove secrets and the text in `<private>` tags; see the setting `redact`.
@@ -1199,8 +1199,8 @@ class Memories:
         """Return the contents of the scratchpads' files, even if they mirror another store; None if
         there are none.
 
-        Decaying memories in a file by an earlier version of Memories are left out, since the file
-        lacks the fields from which confidence is computed.
+        Decaying memories in a file by an earlier version of Memories are left out, since their
+        confidence can't be computed from the file.
         """
         return self._scratchpads.offline()
 

@@ -148,7 +148,7 @@ class Memory:
         redacted: The kinds of secrets that were removed from its latest version.
         suspicious: The rules that mark its text as a possible instruction to a model; see
             `write.suspicion`. Usually empty.
-        corrects: The id of the memory that it corrects, whose text stays unchanged.
+        corrects: The id of the memory that it corrects; that memory's text stays unchanged.
         also_corrects: The ids of other memories with the same old value, which it corrects too.
         corrected_by: The id of the memory that corrects it; searches show that one first.
         current_again: In the result of a change: the ids of the memories that are current again,

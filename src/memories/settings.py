@@ -43,8 +43,8 @@ class Setting(NamedTuple):
         name: The name in `Config` and `config.toml`.
         variable: The environment variable.
         default: The default value.
-        parse: Returns the value of a text, or raises a ValueError whose message is a clause without
-            a subject.
+        parse: Converts a text to the value. Raises a ValueError with a message such as "must be
+            true or false".
         purpose: The purpose, in a phrase.
         secret: Whether the value is never shown. An empty variable for a secret counts as unset,
             since other programs use it too.

@@ -1,5 +1,5 @@
-"""The fields of memories, turns, versions and hits: one table for all output and the docs; and the
-fields of drafts: one table from which the command and HTTP take their parameters.
+"""Tables of fields: one for memories, turns, versions and hits, used by all output and the docs;
+and one for drafts, from which the command and HTTP take their parameters.
 
 To expose a field that memory records already have, add an attribute to `models.Memory`, read it
 from the record in `versions.to_memory`, and add a row to `MEMORY` here. CONTRIBUTING.md lists what

@@ -1,7 +1,7 @@
-"""The `memory` command: it parses, calls one method of `Memories`, and prints the result.
+"""The `memory` command: parses arguments, calls a method of `Memories`, and prints the result.
 
-This module contains only the table of commands and the page that lists them, so showing the page
-imports neither click nor any command.
+This module contains only the table of commands and the page that lists them, so the page can be
+shown without importing click or a command.
 """
 
 # The headings of the help page, and the commands under each: the module and the one-line help.

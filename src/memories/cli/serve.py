@@ -1,6 +1,6 @@
 """Commands that start a long-running program: serve, mcp, chat.
 
-Each command returns a request, from which the entry point starts the program. The programs are
+Each command returns a request, and the entry point then starts the program. The programs are
 optional and slow to import.
 """
 

@@ -130,7 +130,7 @@ def hook_command(program: Sequence[str], event: str, host: str, options: Sequenc
 
 
 def words_of(command: object) -> list[str]:
-    """Return the words of a configured command; empty if it is neither a text nor a list.
+    """Return the words of a configured command; empty if it isn't a text or a list.
 
     If a text sets variables for its program, the first word is `env`.
     """

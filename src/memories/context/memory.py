@@ -308,8 +308,8 @@ def _log_failure(name: str, exc: Exception, **fields: object) -> None:
 
 
 def _storable(text: str, max_characters: int) -> str:
-    """Return a message in a form that can be stored. A value that isn't a string is returned as it
-    is; the gateway refuses it.
+    """Return a message in a form that can be stored. A value that isn't a string is returned
+    unchanged; the gateway refuses it.
     """
     if not isinstance(text, str):
         return text

@@ -77,8 +77,8 @@ def build_hook_context(
         open_in_server: Opens the memories in a server; None in other processes.
 
     Raises:
-        MemoriesError: A setting is wrong, or a session starts with neither a reachable store nor a
-            scratchpad.
+        MemoriesError: A setting is wrong, or a session starts without a reachable store and without
+            a scratchpad.
     """
     situation = find_situation(request)._replace(open_in_server=open_in_server)
     config = situation.config

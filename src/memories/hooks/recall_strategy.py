@@ -182,8 +182,8 @@ def recall_in_time(
             has been recorded as suspect.
 
     Raises:
-        MemoriesError: A setting is wrong, or a new session has neither a reachable store nor a
-            scratchpad.
+        MemoriesError: A setting is wrong, or a session starts without a reachable store and without
+            a scratchpad.
     """
     state = session.read(request.home, request.session)
     now = _now_ms()

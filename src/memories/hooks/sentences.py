@@ -61,7 +61,7 @@ _EMPHASIS = re.compile(r"(?<![\w*])(\*\*|__|\*|_)(?=\S)(.{1,200}?)(?<=\S)\1(?![\
 _ITEM = re.compile(r"^(?:- )?[0-9a-f]{8}-[0-9a-f]{4}\S* [^:]{0,120}: ")
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s.,;:!?()\"“”«»।]+")  # a word with its vowel marks, which `\w` lacks
-# English, for which `languages` has no file.
+# English; `languages` has files only for other languages.
 _NEGATIONS = re.compile(r"\b(?:not|no|never|none|without|cannot)\b|n't\b")
 # Words that people add when they repeat known facts.
 _REPEATING = (
@@ -78,8 +78,8 @@ class Sentence(NamedTuple):
 
     Attributes:
         text: The sentence.
-        lead: For an item of a list, the heading of the list or the line above it that ends in a
-            colon; for a nested list, those of all levels. Always ends in a colon.
+        lead: For an item of a list: the list's heading, or the line above the list if it ends in a
+            colon. For a nested list: the leads of all levels. It always ends in a colon.
     """
 
     text: str
@@ -163,7 +163,7 @@ def _ends(paragraph: str) -> Iterator[int]:
 
 
 def _ordinals(paragraph: str) -> Iterator[int]:
-    """Yield where the periods of ordinals are, such as the one in "am 3. Mai"."""
+    """Yield the positions of periods that belong to ordinals, as in "am 3. Mai"."""
     ordinals = list(_ORDINAL.finditer(paragraph))
     codes = languages.detect(paragraph) if ordinals else ()
     for ordinal in ordinals:

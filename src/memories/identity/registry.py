@@ -102,7 +102,7 @@ def aliases(home: Path) -> dict[str, str]:
 
 
 def resolve(name: str, aliases: dict[str, str]) -> str:
-    """Return the name of the project to which a name refers."""
+    """Return a project's own name, given any of its names."""
     for _ in range(len(aliases)):
         if name not in aliases:
             break
@@ -111,7 +111,7 @@ def resolve(name: str, aliases: dict[str, str]) -> str:
 
 
 def names_of(name: str, aliases: dict[str, str]) -> list[str]:
-    """Return all names of the project to which a name refers, the project's own name first."""
+    """Return all names of a project, its own name first, given any of them."""
     own = resolve(name, aliases)
     others = [alias for alias in aliases if alias != own and resolve(alias, aliases) == own]
     return [own, *sorted(others)]

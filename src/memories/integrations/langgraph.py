@@ -272,7 +272,8 @@ class MemoriesStore(BaseStore):
     def _all_namespaces(self) -> Iterator[Namespace]:
         """Yield the namespaces that directly contain items.
 
-        Such a namespace has more items in total than the namespaces one level below it together.
+        They are found by counting: a namespace directly contains items if it has more items in
+        total than the namespaces one level below it together.
         """
         depth, counts = 1, self._memories.tags(f"{_TAG}1")
         while counts:

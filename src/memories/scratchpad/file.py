@@ -161,7 +161,7 @@ def _remember(file: Path, text: str, pad: Pad) -> None:
 
 
 def refuse_lost(config: "Config", url: str, is_missing: Callable[[], bool]) -> None:
-    """Refuse to treat a store whose data is missing as empty while scratchpads mirror it.
+    """Raise an error if a store's data is missing but scratchpads still mirror the store.
 
     Raises:
         StoreDamaged: Scratchpads in this home have memories of the store.

@@ -359,7 +359,7 @@ class Scratchpads:
         return EntryRules.of(self.config)
 
     def _editor(self, namespace: str) -> "WriteContext":
-        """Return the context in which a scratchpad's edits are stored without changing scratchpads.
+        """Return the context for storing a scratchpad's edits without changing scratchpads.
 
         Any program may have edited the file. So an edit gets the trust of the command that applies
         it, and only a command at a terminal can have a person's trust. An edit applied by a server

@@ -1,8 +1,8 @@
 """Serves the application over HTTP with uvicorn, on sockets that are already bound.
 
-uvicorn limits neither the size of a request's head nor the time that it may take, so this module
-does. It also refuses absolute URLs: clients send them only to proxies, and the host in such a URL
-would override the Host header.
+Unlike uvicorn, this module limits the size of a request's head and the time that it may take. It
+also refuses absolute URLs: clients send them only to proxies, and the host in such a URL would
+override the Host header.
 """
 
 import asyncio

@@ -168,7 +168,7 @@ class Process:
             signals.append(number)
             self._stop()
 
-        os.chdir("/")  # so that the folder in which the server was started can be removed
+        os.chdir("/")  # so that the folder where the server was started can be removed
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
