@@ -121,10 +121,10 @@ class Memories:
         options = {"store": store, "embedder": embedder}
         flags = {name: value for name, value in options.items() if isinstance(value, str)}
         self.config = config or load_config(flags)
-        if namespace is None:
-            self.namespace = self.config.namespace
-        else:
-            self.namespace = validate.canonical_namespace(namespace)
+        if namespace is not None:
+            named = validate.canonical_namespace(namespace)
+            self.config = self.config._replace(namespace=named)
+        self.namespace = self.config.namespace
         readable = readable_namespaces(self.namespace, shared=shared)
         self._clock, self._find_place = clock, place or (lambda: None)
         self._last_place: Place | None = None

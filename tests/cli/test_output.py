@@ -454,6 +454,20 @@ def test_every_advised_command_names_the_namespace_and_the_store(
         assert f"memory delete {options} ID, or" in run("verify")
 
 
+def test_an_advised_command_names_the_shared_namespace_if_the_settings_name_another(
+    memory: Command,
+) -> None:
+    older = memory("create", "The kettle is blue").json["id"]
+    env = {"MEMORY_NAMESPACE": "bob"}
+    text = memory("delete", older, "-n", "shared", "--format", "text", env=env).out
+    assert text.endswith(f"To bring it back: memory restore {older} -n shared\n")
+    assert memory("restore", older, "-n", "shared", env=env).code == 0
+    memory("delete", older)
+    advice = f"run: memory restore {older} -n shared"
+    assert memory("get", older, env=env).error.endswith(advice)
+    assert "run: memory restore -n shared " in memory("get", older, "-n", "shared", env=env).error
+
+
 def test_options_are_not_added_to_quoted_text_in_an_error(memory: Command) -> None:
     assert '"memory list" is not a memory id' in memory("get", "memory list", "-n", "bob").error
 

@@ -375,6 +375,35 @@ def test_restore_names_a_current_memory_with_the_same_text(owner: TestClient) ->
     assert answer.json()["hint"] == f"memory {new} says the same thing; delete one of them"
 
 
+def test_suggested_commands_name_the_namespace_of_the_request(
+    owner: TestClient, token: Token
+) -> None:
+    path = "/api/memories?namespace=bob"
+    old = owner.post(path, json={"content": "Dana's manager is Max"}).json()["id"]
+    new = owner.post(path, json={"content": "Dana's manager is Tom"}).json()
+    assert f"run: memory update -n bob {new['id']} --not-corrects {old}" in new["hint"]
+    assert owner.delete(f"/api/memories/{old}?namespace=bob").status_code == 200
+    expected = f"to restore it, run: memory restore {old} -n bob"
+    for headers in (None, token("bob:rw")):
+        refused = owner.get(f"/api/memories/{old}?namespace=bob", headers=headers).json()
+        assert refused["detail"] == f"Memory not found: it was deleted; {expected}"
+        assert refused["error"] == refused["detail"]
+
+
+def test_only_the_owner_gets_commands_with_the_store_of_the_server(
+    config: Config, options: Options, token: Token
+) -> None:
+    chosen = config._replace(sources={**config.sources, "store": "flag"})
+    with TestClient(build(chosen, options), base_url=BASE) as client:
+        client.headers["authorization"] = f"Bearer {tokens.own(config.home)}"
+        old = create(client).json()["id"]
+        client.delete(f"/api/memories/{old}")
+        said = client.get(f"/api/memories/{old}").json()["detail"]
+        assert said.endswith(f"run: memory restore --store {config.store} {old}")
+        said = client.get(f"/api/memories/{old}", headers=token("*:admin")).json()["detail"]
+        assert said.endswith(f"run: memory restore {old}")
+
+
 # --- idempotency keys
 
 

@@ -148,6 +148,21 @@ def test_an_error_names_no_folder_of_the_server(
     assert seen.content[0].text == "the disk of m.db is full"
 
 
+def test_suggested_commands_name_the_namespace_of_the_token(
+    live: Live, token: Token, config: Config
+) -> None:
+    with Memories(config=config, namespace="bob") as memories:
+        memory = memories.create("Bob likes tea").memory
+        assert memory is not None
+        memories.delete(memory.id)
+        held = memories.create("Bob likes rain", pending=True).memory
+        assert held is not None
+    calls = [("update_memory", {"id": each.id, "content": "New"}) for each in (memory, held)]
+    _, refused, waiting = ask(live, token("bob:rw"), *calls)
+    assert refused.content[0].text.endswith(f"run: memory restore {memory.id} -n bob")
+    assert f"memory review accept {held.id} -n bob, or" in waiting.content[0].text
+
+
 def test_a_read_only_token_gets_no_writing_tools(live: Live, token: Token) -> None:
     [names] = ask(live, token("bob:r"))
     assert "search_memories" in names

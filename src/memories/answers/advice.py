@@ -1,7 +1,6 @@
-"""Adds the options of the running command to the commands that messages suggest."""
+"""Adds the namespace and the store to the commands that messages suggest."""
 
 import re
-import shlex
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -21,26 +20,39 @@ _COMMANDS = re.compile(
 running_config: "ContextVar[Config | None]" = ContextVar("running_config", default=None)
 
 
-def options_for(namespace: str) -> str:
-    """Return the options that a suggested command needs for a namespace in the current store."""
+def options_for(namespace: str, config: "Config | None" = None) -> str:
+    """Return the options that a suggested command needs for a namespace in the current store.
+
+    Args:
+        namespace: The namespace.
+        config: The settings; by default, those of the running command.
+    """
     from memories.core.urls import store_option  # imported late: `--help` doesn't need it
     from memories.models import SHARED
 
-    config = running_config.get()
-    option = "" if namespace == SHARED else f" -n {shlex.quote(namespace)}"
+    config = config or running_config.get()
+    # Without the option, the command would use the namespace in the user's settings.
+    is_default = config is None or config.sources["namespace"] == "default"
+    option = "" if namespace == SHARED and is_default else f" -n {namespace}"
     return option if config is None else f"{option}{store_option(config)}"
 
 
-def complete_commands(advice: str) -> str:
-    """Add the running command's namespace and store to the commands in a piece of advice.
+def complete_commands(advice: str, config: "Config | None" = None) -> str:
+    """Add a namespace and a store to the commands in a piece of advice.
 
     Advice that names a store stays unchanged; if it names a namespace, only the store is added.
+
+    Args:
+        advice: The advice.
+        config: The settings with both; by default, those of the running command.
     """
-    config = running_config.get()
+    config = config or running_config.get()
     if config is None or " --store " in advice:
         return advice
-    store = options_for("shared")
-    options = store if " -n " in advice else options_for(config.namespace)
+    from memories.core.urls import store_option
+
+    store = store_option(config)
+    options = store if " -n " in advice else options_for(config.namespace, config)
     if not options:
         return advice
 
@@ -52,15 +64,17 @@ def complete_commands(advice: str) -> str:
     return _COMMANDS.sub(complete, advice)
 
 
-def complete_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the commands in a response, and in the objects in its lists."""
+def complete_answer(answer: Mapping[str, Any], config: "Config | None" = None) -> dict[str, Any]:
+    """Complete the commands in a response, and in the objects in its lists; see
+    `complete_commands`.
+    """
     completed: dict[str, Any] = {}
     for name, value in answer.items():
         if name in _FIELDS and isinstance(value, str):
-            completed[name] = complete_commands(value)
+            completed[name] = complete_commands(value, config)
         elif isinstance(value, list):
             completed[name] = [
-                complete_answer(part) if isinstance(part, dict) else part for part in value
+                complete_answer(part, config) if isinstance(part, dict) else part for part in value
             ]
         else:
             completed[name] = value

@@ -193,7 +193,7 @@ class Tools:
 
     def complete(self, sentence: str) -> str:
         """Return a sentence for the client, with complete commands."""
-        return complete_commands(sentence)
+        return complete_commands(sentence, self.memories.config)
 
     def _own(self) -> Own:
         return Own.of(self.memories)

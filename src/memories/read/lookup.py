@@ -115,7 +115,7 @@ class Lookup(NamedTuple):
                 continue
             if deleted or latest.ended_by != "delete":
                 return latest
-            option = "" if namespace == self.namespace else f" -n {namespace}"
+            option = "" if namespace == self.namespace == SHARED else f" -n {namespace}"
             advice = f"to restore it, run: memory restore {group}{option}"
             reason = reason or f": it was deleted; {advice}"
         raise NotFound(f"Memory not found{reason}")
@@ -549,10 +549,11 @@ def refuse_pending(record: Record) -> None:
         RequestError: The memory awaits review.
     """
     if record.ended_by == PENDING:
+        memory_id, namespace = record.ref.group, record.ref.namespace
+        option = "" if namespace == SHARED else f" -n {namespace}"
         raise RequestError(
-            "Memory is waiting for review; accept it first: memory review accept "
-            f"{record.ref.group}, "
-            f"or edit and accept it: memory review edit {record.ref.group} CONTENT"
+            f"Memory is waiting for review; accept it first: memory review accept {memory_id}"
+            f"{option}, or edit and accept it: memory review edit {memory_id}{option} CONTENT"
         )
 
 

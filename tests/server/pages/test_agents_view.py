@@ -233,6 +233,10 @@ def test_the_pages_of_an_empty_memory_name_the_next_step(asking: httpx.Client) -
         assert answer.status_code == 200, path
     assert "memory connect claude-code" in asking.get("/").text
     assert "Nothing to draw yet" in asking.get("/map").text
+    assert "memory import FILE" in asking.get("/").text
+    of_bob = asking.get("/?namespace=bob").text
+    assert "memory import -n bob FILE" in of_bob and "memory create -n bob " in of_bob
+    assert "memory create -n bob " in asking.get("/tags?namespace=bob").text
 
 
 def test_a_conversation_without_a_title_is_named_by_its_first_user_turn(

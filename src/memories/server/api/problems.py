@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from memories import errors
+from memories.answers.advice import complete_commands
 from memories.core.disk import FULL
 from memories.errors import InvalidInput
 from memories.guard.redactor import redact
@@ -71,6 +72,8 @@ class Refused(Exception):
 
 # key in a scope for a function that removes from a text everything that the sender must not see
 PUBLIC = "memories.public"
+# key in a scope for the settings with the namespace and the store of the request
+SETTINGS = "memories.settings"
 _NO_SCOPE: Mapping[str, Any] = {}
 _RETRY = {"retry_after": "1"}
 
@@ -142,7 +145,10 @@ def error_response(exc: Exception, scope: Mapping[str, Any] = _NO_SCOPE) -> Resp
             more: dict[str, Any] = {"kind": public_kinds[0].__name__, "exit_code": code}
             if matches := getattr(exc, "matches", ()):
                 more["matches"] = list(matches)
-            detail = scope.get(PUBLIC, str)(str(exc))
+            detail = str(exc)
+            if SETTINGS in scope:
+                detail = complete_commands(detail, scope[SETTINGS])
+            detail = scope.get(PUBLIC, str)(detail)
             # a client that uses the server as its store has an embedder of its own
             is_store_client = scope.get("path", "").startswith("/store/")
             if isinstance(exc, errors.EmbedderMismatch) and not is_store_client:

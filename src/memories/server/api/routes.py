@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from memories.answers import shapes, store_shapes
+from memories.answers.advice import complete_answer
 from memories.errors import InvalidInput, NotFound
 from memories.guard.validate import add_tags, canonical_namespace, shown
 from memories.memories import Memories
@@ -27,7 +28,7 @@ from memories.read.lookup import readable_namespaces
 from memories.server.api.access import Principal
 from memories.server.api.idempotency import shows_erased
 from memories.server.api.middleware import Named
-from memories.server.api.problems import decode_json, encode_json, json_response
+from memories.server.api.problems import SETTINGS, decode_json, encode_json, json_response
 from memories.server.api.server import ServerState
 from memories.write.create import Created
 from memories.write.review import Reviewed
@@ -387,7 +388,7 @@ def _submit(
     later = route.submit(call)
 
     def answer(result: Any) -> Answer:
-        return _with_damage(call, later.answer(result), mark)
+        return _complete(call, _with_damage(call, later.answer(result), mark))
 
     return Later(later.future, answer)
 
@@ -444,6 +445,7 @@ def _authorize(
         who.require("unredacted", canonical_namespace(arguments.get("as") or named))
     shared = arguments.pop("shared", True) and who.level(SHARED) > 0
     memories = server.handles.of(who, named, shared=shared)
+    request.scope[SETTINGS] = memories.config
     return Call(server, who, memories, arguments, request, shared)
 
 
@@ -451,8 +453,13 @@ def _make_response(route: Route, call: Call) -> Response:
     """Handle a request, or repeat the earlier response for its idempotency key."""
     key = call.request.headers.get("idempotency-key")
     if key is None or not route.repeatable:
-        return json_response(*_handle(route, call))
-    return json_response(*_handle_once(route, call, key))
+        return json_response(*_complete(call, _handle(route, call)))
+    return json_response(*_complete(call, _handle_once(route, call, key)))
+
+
+def _complete(call: Call, answer: Answer) -> Answer:
+    """Return an answer in which suggested commands name the namespace and the store."""
+    return answer._replace(shape=complete_answer(answer.shape, call.memories.config))
 
 
 def _handle_once(route: Route, call: Call, key: str) -> Answer:

@@ -65,12 +65,15 @@ class Handles:
     def _open_memories(
         self, namespace: str, shared: bool, writer: str | None, home: str | None, channel: str
     ) -> Memories:
+        config = self.config._replace(identity=home)
+        if writer is not None:  # only the owner's commands may need the server's `--store`
+            config = config._replace(sources={**config.sources, "store": "token"})
         memories = Memories(
             self.store,
             namespace=namespace,
             shared=shared,
             embedder=self.embedder or "none",
-            config=self.config._replace(identity=home),
+            config=config,
             channel=channel,
         ).at_home()
         if writer is not None:

@@ -2,11 +2,11 @@
 API's JSON.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from memories import __version__
+from memories.answers.advice import complete_commands
 from memories.core.times import describe_age
 from memories.errors import MemoriesError, NotFound
 from memories.guard.validate import canonical_namespace
@@ -27,7 +28,7 @@ from memories.models import SHARED
 from memories.read.lookup import readable_namespaces
 from memories.server.api.access import OWNER
 from memories.server.api.middleware import Named, allowed_methods
-from memories.server.api.problems import Refused, error_response, json_response
+from memories.server.api.problems import SETTINGS, Refused, error_response, json_response
 from memories.server.api.routes import path_values, query_pairs
 from memories.server.api.server import ServerState
 from memories.server.api.store_routes import position
@@ -137,11 +138,13 @@ def _render(server: ServerState, page: PageRoute, request: Request) -> Response:
         accepted.append("as_of")
         shared = who.level(SHARED) > 0
         memories = server.handles.of(who, namespace, shared=shared)
+        request.scope[SETTINGS] = memories.config
         # Read the position before anything else, so that the page notices every later change.
         seen = position(server, readable_namespaces(namespace, shared=shared))
         view = page.view(memories, page_request)
         waiting = 0 if past else memories.review.count()
         about = {"namespace": namespace, "pending_count": waiting, "path": page.path, "seen": seen}
+        about["complete"] = functools.partial(complete_commands, config=memories.config)
     except Refused:
         raise
     except MemoriesError as exc:
@@ -183,7 +186,7 @@ def _html(view: View, page_request: PageRequest, **about: Any) -> Response:
         view: What to show.
         page_request: The request.
         **about: The values that all pages show: `path`, and for readers who are signed in
-            `namespace`, `pending_count`, `changes` and `seen`.
+            `namespace`, `pending_count`, `changes`, `seen` and the function `complete`.
     """
     values = {
         "changes": "",
@@ -234,7 +237,7 @@ HEADERS = {  # pages run only our own scripts, and can't be framed; the guard ad
 }
 
 
-@cache
+@functools.cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader
 
