@@ -231,6 +231,13 @@ def test_windows_line_endings_and_a_byte_order_mark_are_accepted(bob: Memories) 
     assert bob.get(name).content == "The user prefers spaces"
 
 
+def test_the_commands_at_the_top_of_the_file_name_its_namespace(bob: Memories) -> None:
+    store(bob, "The user prefers tabs")
+    text = file_of(bob).read_text()
+    assert "memory scratchpad edit -n bob\n" in text
+    assert "memory scratchpad rebuild -n bob\n" in text
+
+
 # --- edits that are kept in a copy
 
 

@@ -312,6 +312,9 @@ def test_a_second_server_names_the_first_and_commands_work_after_a_kill(
 ) -> None:
     refused = memory("serve", "--port", "0").stderr
     assert f"; it is at http://127.0.0.1:{site.port}; memory serve --stop ends it" in refused
+    store = site.said[0].split()[2].rstrip(",")
+    refused = memory("serve", "--port", "0", "--store", store).stderr
+    assert f"memory serve --stop --store {store} ends it" in refused
     site.process.kill()
     site.process.wait(300)
     assert json.loads(memory("create", "Deploys happen on Tuesdays").stdout)["stored"]

@@ -15,7 +15,7 @@ _COMMANDS = re.compile(
     "(?P<of_a_store>doctor|migrate|namespaces(?: merge| rename)?|reembed|restore(?= FILE))|"
     "confirm|create|delete|edit|export|forget|get|import|list|log|projects|restore|rollback|search|"
     "tags|tidy|update|verify|review(?: accept| edit| list| reject)?|"
-    r"scratchpad (?:pin|rebuild|show)|turns (?:forget|list))\b"
+    r"scratchpad (?:pin|rebuild|show)|turns (?:forget|list|show))\b"
 )
 running_config: "ContextVar[Config | None]" = ContextVar("running_config", default=None)
 

@@ -51,12 +51,14 @@ _BOOLEANS = {
     "": False,
 }
 _HEAD = """\
-# The scratchpad of {namespace}: sessions begin with it. To edit it, run: memory scratchpad edit
+# The scratchpad of {namespace}: sessions begin with it.
+# To edit it, run: memory scratchpad edit -n {namespace}
 # - To give a memory a new version, change its content.
 # - To keep an entry here, set pinned to true. An entry with false may be removed later.
 # - To leave an entry out here, remove it. The memory stays; memory forget deletes it.
 # - To store a new memory, add a line such as   - "One statement"   at the end.
-# The next memory command applies your edits. To write this file again: memory scratchpad rebuild
+# The next memory command applies your edits.
+# To write this file again: memory scratchpad rebuild -n {namespace}
 # For programs; leave the next lines as they are.
 """
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import __version__
 from memories.cli.serve import send, stop_command_server
-from memories.core.urls import is_loopback, local_path, without_password
+from memories.core.urls import is_loopback, local_path, store_option, without_password
 from memories.embedders import open_embedder, own_embedder
 from memories.errors import MemoriesError
 from memories.identity import tokens
@@ -67,7 +67,8 @@ def serve(config: Config, options: ServeOptions, run: Run, preload: Callable[[],
     except AlreadyRunning:
         url = (send(config, "status") or {}).get("url")
         where = f"; it is at {url}" if url else ""
-        _say(f"{ALREADY} ({without_password(config.store)}){where}; memory serve --stop ends it")
+        stop = f"memory serve --stop{store_option(config)}"
+        _say(f"{ALREADY} ({without_password(config.store)}){where}; {stop} ends it")
         return 0
 
 
