@@ -559,10 +559,7 @@ def test_a_copy_that_differs_from_its_source_is_not_used(
 
     monkeypatch.setattr(SQLiteStore, "read", reading)
     store.append([record("one-more")])
-    assert (
-        "memories.db returns other records than were copied to it"
-        in caplog.records[-1].getMessage()
-    )
+    assert "memories.db differ from those that were copied to it" in caplog.records[-1].getMessage()
     assert "moved.json" not in names(folder)
     assert [found for found in content(store, "ann") if found.ref.group != "one-more"] == before
 

@@ -146,7 +146,7 @@ def _anchor_of(path: str, content: str, name: str, budget: Budget) -> Anchor | N
 
 
 def _is_specific(value: str) -> bool:
-    """Return whether a value without a name is specific enough: a port, but not a year or a small
-    number.
+    """Return whether a value without a name is specific enough for an anchor: a port, but not a
+    year or a small number.
     """
     return len(value) >= 3 and any(map(str.isdigit, value)) and not _YEAR.fullmatch(value)

@@ -204,7 +204,7 @@ def _lock_at_once(fd: int) -> bool:
 
 
 def _draw_ticket(fd: int) -> int | None:
-    """Return a place in the queue; None if the system can't lock byte ranges per descriptor."""
+    """Return this waiter's place in the queue; None if the system can't lock ranges of bytes."""
     while _QUEUES:
         ticket = time.monotonic_ns()
         try:

@@ -120,9 +120,10 @@ def _outside_fences(lines: "list[str]") -> "list[str]":
 
 
 def _count_typed(lines: "list[str]") -> int:
-    """Return the number of lines in the paragraphs before the first one that isn't all prose.
+    """Return how many of the first lines a person typed, as far as their content shows.
 
-    The lines of prose in that one count too if they are the first, or if a sentence ends there.
+    The first line that isn't prose ends the typed text. The lines of prose just before it, back to
+    an empty line, count only if they are the first lines or if one of them is a sentence.
     """
     typed = 0
     for at, line in enumerate(lines):

@@ -346,9 +346,8 @@ def _gather_memories(store: Store, request: SearchRequest, count: int) -> Gather
 def _apply_predicates(
     request: SearchRequest, memories: GatheredCandidates, turns: GatheredCandidates
 ) -> tuple[GatheredCandidates, bool]:
-    """Return the candidates that match the predicates, and whether all of them did.
-
-    The `has_more` of the result isn't used.
+    """Return the candidates that match the predicates, and whether all candidates did. The
+    `has_more` of the result isn't used.
     """
     candidates = memories.candidates + turns.candidates
     features = memories.features + turns.features

@@ -108,7 +108,7 @@ def chain_entry(entry: ChainEntry, head: ChainEntry | None) -> ChainEntry:
 
 
 def new_salt() -> str:
-    """Return a salt for a new chain."""
+    """Return a random salt for a new chain of log entries."""
     return _to_base64(os.urandom(12))
 
 
@@ -123,7 +123,7 @@ def record_of(entry: ChainEntry, position: int) -> Record:
 
 
 def parse_entry(record: Record) -> ChainEntry:
-    """Return the entry that a record contains.
+    """Return the log entry that a record contains.
 
     Raises:
         ValueError: The record isn't an entry.
@@ -179,7 +179,7 @@ def make_undone_entry(record: Record) -> Record:
 
 
 def chain_of(namespace: str) -> Filter:
-    """Return the filter that selects a namespace's entries."""
+    """Return the filter that selects a namespace's log entries."""
     return Filter(Collection.LOG, (namespace,), state="any", group=CHAIN)
 
 
@@ -201,7 +201,7 @@ def conversation_digest(salt: str, name: str) -> str:
 
 
 def item_of(ref: Ref, last: int, salt: str) -> str:
-    """Return the item for a group's records, from the position of `ref` to `last`."""
+    """Return the item for the versions or turns from `ref` to the position `last`."""
     first = ref.position
     positions = f".{first}" if first == last else f".{first}-{last}"
     if ref.collection is Collection.HISTORY:
@@ -213,7 +213,7 @@ def item_of(ref: Ref, last: int, salt: str) -> str:
 
 
 def parse_item(item: str) -> Item:
-    """Parse an item as the chain stores it.
+    """Parse an item of a log entry.
 
     Raises:
         ValueError: The text isn't an item.

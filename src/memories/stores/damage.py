@@ -111,7 +111,7 @@ def _quote(name: str) -> str:
 
 
 def refusal(finding: Finding) -> StoreDamaged:
-    """Return the error for a request that needs a damaged part."""
+    """Return the error for a request that needs a damaged record or file."""
     return StoreDamaged(f"{finding.what}; {finding.remedy}")
 
 

@@ -38,7 +38,7 @@ _TYPES = (
     Candidate, Filter, Finding, Matches, Patch, Record, Ref, Space, StoreInfo, TurnQuery,
 )  # fmt: skip
 KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in _TYPES}
-# for some types of parameters, the types that are accepted instead
+# the types that are accepted in place of some parameters' types
 _ALSO: Mapping[Any, tuple[type, ...]] = {
     float: (int, float),
     Any: (str, bool, int, float, type(None)),

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _DAY_MILLIS = 86_400_000
 _PAGE = 1_000
 _LOG_ATTEMPTS = 20
-# Distances from a known position at which the end of a chain is looked for.
+# How far after a known position the end of a chain is looked for.
 _NEAR = (0, 1, 2)
 _FAR = tuple(digit * 8**power for power in range(8) for digit in range(1, 8))
 

@@ -89,7 +89,7 @@ class Index(SQLiteStore):
         }
 
     def list_files(self) -> list[str]:
-        """Return the names of all files that have a state."""
+        """Return the names of the files whose states are saved."""
         with self._file.read() as db:
             rows = fetch(db, "SELECT name FROM meta WHERE name >= 'file:' AND name < 'file;'")
         return [name.removeprefix("file:") for (name,) in rows]

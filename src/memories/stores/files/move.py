@@ -332,7 +332,7 @@ class Mover:
             self._copy(store, records, target)
             digest = _digest(records)
             if _digest(_read_back(records, target)) != digest:
-                raise StoreError(f"{store} returns other records than were copied to it")
+                raise StoreError(f"the records in {store} differ from those that were copied to it")
             count = _count(target, all_namespaces)
         if count != len(records):
             contents = amount(count, "record", "records")

@@ -305,7 +305,7 @@ def _mark_large_floats(value: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise StoreError(
-                f"a field is {value}, which PostgreSQL can't store: a number must be finite"
+                f"a field has the value {value}, which PostgreSQL can't store; use a finite number"
             )
         return value if abs(value) < _MIN_EXPONENT else f"\0{value:.1f}"
     if isinstance(value, Mapping):

@@ -77,7 +77,7 @@ class Probe(NamedTuple):
 
     @classmethod
     def of(cls, vectors: Vectors, query: "NDArray[np.float32]") -> "Probe":
-        """Return the probe for a unit vector of shape (dimension,)."""
+        """Return a `Probe` with a unit vector of shape (dimension,)."""
         numbers = query.astype("float32").tolist()
         return cls(vectors.table, f"[{','.join(map(str, numbers))}]")
 
@@ -263,7 +263,7 @@ def check_space(used: Vectors, space: Space) -> Vectors:
 def unstaged(
     db: Transaction, space: Space, collection: Collection, limit: int, damaged: Damaged
 ) -> list[Record]:
-    """Return records without vectors in a space; damaged records are only noted in `damaged`."""
+    """Return records that have no vectors in a space; damaged ones are only noted in `damaged`."""
     vectors = _find(db, space)
     sql = f"{RECORDS} WHERE r.collection = '{collection}' AND (r.namespace, r.seq) > (%s, %s)"
     if vectors is not None:

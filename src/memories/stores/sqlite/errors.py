@@ -77,7 +77,7 @@ class WordsDamaged(StoreDamaged):
         super().__init__(f"the word index in {path} is damaged ({error}); {self.remedy}")
 
     def finding(self) -> Finding:
-        """Return a finding for a search that continues without the index."""
+        """Return a finding about the damage, for a search that continues without the index."""
         what = f"records that only words can find, because the word index is damaged ({self.why})"
         return Finding(what, self.remedy, derived=True)
 

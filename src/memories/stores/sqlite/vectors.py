@@ -38,7 +38,7 @@ RARE = 50
 # Scoring this many candidates and the share below finds 99.8% of the true ten best among 100,000
 # or more rows.
 MIN_RESCORED = 300
-RESCORED_SHARE = 2000  # for this many rows, one additional candidate is scored
+RESCORED_SHARE = 2000  # number of rows for which one more candidate is scored
 
 # minimum number of windows to score coarsely, for each record that is wanted
 _WINDOWS_PER_RECORD = 20
