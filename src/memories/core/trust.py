@@ -105,7 +105,7 @@ def _variables(file: Path, data: bytes) -> dict[str, str]:
 
     from dotenv import dotenv_values  # imported late, since it takes 20 ms
 
-    # dotenv warns about lines that it can't read, which are for other programs.
+    # dotenv warns about lines that it can't read, but these are for other programs.
     logging.getLogger("dotenv.main").disabled = True
     try:
         text = data.decode("utf-8-sig")

@@ -291,8 +291,11 @@ def _number_sessions(matches: Matches) -> "NDArray[np.int64]":
 def _pair_neighbours(
     session: "NDArray[np.int64]", position: "NDArray[np.int64]"
 ) -> "list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]":
-    """For each distance up to `BESIDE` either way, return the rows that have a neighbour at that
-    distance in the same session, and their neighbours.
+    """Pair rows with their neighbours in the same session, up to `BESIDE` positions away.
+
+    Returns:
+        Each distance, negative or positive, with the rows that have a neighbour there, and these
+        neighbours.
     """
     if not len(session):
         return []

@@ -70,8 +70,8 @@ class StoreWrapper(Store):
 
 
 # Maximum number of buffered records. Adding them to the store takes much longer than buffering
-# them, so with a higher limit, a caller that limits the duration of a transaction would notice too
-# late that the transaction takes too long.
+# them. With a higher limit, a caller with a time limit for its transaction would notice too late
+# that the limit was exceeded.
 MAX_BUFFERED = 512
 
 

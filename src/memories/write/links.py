@@ -319,11 +319,11 @@ def _set_former_links_aside(store: Store, namespace: str, memory_id: str) -> Non
 
 
 def restore_links(store: Store, record: Record, former: Record) -> Record:
-    """Restore the links of a memory that was added without them, except links that no longer hold
-    or that other links have replaced.
+    """Restore the links of a memory that was added without them.
 
-    Both memories of a link record it. If a former neighbour has ended, only the neighbour's record
-    of the link is restored; restoring the neighbour later restores the other one.
+    Links that no longer hold, or that were replaced by other links, are left out. Both memories
+    of a link record it. If a former neighbour has ended, only the neighbour's record of the link is
+    restored; restoring the neighbour later restores the other one.
 
     Args:
         store: The memory's store, in a transaction.

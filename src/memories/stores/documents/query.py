@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# A record's namespace and id. It takes less memory than a `Ref`, which matters because a server
-# lists thousands of addresses for each record that is read.
+# A record's namespace and id. It replaces a `Ref` to save memory, because a server lists thousands
+# of addresses for each record that is read.
 Address = tuple[str, str]
 
 _FIX = "run: memory doctor --fix"

@@ -18,7 +18,7 @@ from memories.errors import StoreBusy, StoreError, StoreFull
 
 BUSY_SECONDS = 30.0
 INNER = ".memories"  # the subfolder for the index, the journal and scratch files; git ignores it
-MARKER = "moved.json"  # file that names the larger store that the folder has moved to; see `move`
+MARKER = "moved.json"  # file that names the larger store after a move; see `move`
 _JOURNAL, _LOCK, _SCRATCH = "journal", "lock", ".new"
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 # Suffixes of files that were left by crashes, or by the first format of this store.

@@ -192,7 +192,7 @@ def _run_locking(server: Server, db: Transaction, action: Callable[[], None]) ->
     """Run an action that takes locks.
 
     If the locks aren't granted soon, the action is rolled back and tried again after a pause, so
-    that processes that were waiting for it can continue.
+    that waiting processes can continue.
 
     Raises:
         StoreBusy: The locks were not granted for a long time.
