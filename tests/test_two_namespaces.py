@@ -385,8 +385,8 @@ def test_a_shared_key_never_resolves_to_a_memory_of_your_own(
         assert bob.id_of_key("build/day", project="shop") == shared_store.ids.main
         with pytest.raises(
             NotFound,
-            match=r"no memory in namespace bob has the key .*; shared has one, but one of your "
-            "memories has the same id; to read the memory with the key, switch to shared",
+            match=r"no memory in namespace bob has the key .*; the memory with this key in shared "
+            "has the same id as one of yours, so switch to shared to read it",
         ):
             bob.id_of_key("build/day")
 

@@ -42,9 +42,24 @@ def test_a_memory_can_be_read_by_its_key(memory: Command) -> None:
     assert memory("get", "--key", "user/editor").json["content"] == "The editor is Helix"
     assert memory("history", "--key", "user/editor").json["count"] == 2
     assert memory("delete", "--key", "user/editor").json == {"id": made["id"], "deleted": True}
-    answer = memory("get", "--key", "user/editor")
+    answer = memory("get", "--key", "user/keyboard")
     assert answer.code == 1
-    assert answer.error == 'Memory not found: no memory without a project has the key "user/editor"'
+    assert answer.error == (
+        'Memory not found: no memory without a project has the key "user/keyboard"'
+    )
+
+
+def test_a_deleted_memory_is_named_when_its_key_is_used(memory: Command) -> None:
+    named = ("--key", "port", "--project", "shop", "-n", "bob")
+    made = memory("create", "The port is 5433", *named).json["id"]
+    memory("delete", *named)
+    for verb in ("get", "history", "delete", "reinforce"):
+        answer = memory(verb, *named)
+        advice = f"it was deleted; to restore it, run: memory restore {made} -n bob"
+        assert (answer.code, answer.error) == (1, f"Memory not found: {advice}")
+    assert "has the key" in memory("get", "--key", "port", "-n", "bob").error
+    assert memory("restore", made, "-n", "bob").code == 0
+    assert memory("get", *named).json["id"] == made
 
 
 def test_each_project_has_its_own_keys_and_reads_those_of_global_memories(

@@ -28,6 +28,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more versions than any memory has
+MAX_DELETED = 1_000  # maximum number of deleted memories that are searched for a key
 MAX_PROJECTS = 200  # maximum number of projects that are searched for a key to name in an error
 MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten ids
 MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
@@ -294,9 +295,10 @@ class Lookup(NamedTuple):
             config: The settings. A key that they classify as a secret was stored in redacted form.
 
         Raises:
-            NotFound: No memory in these projects has the key; the message lists projects with such
-                a memory. Or only a shared memory has the key, and its id also belongs to a
-                different memory in the caller's own namespace.
+            NotFound: No memory in these projects has the key; the message says how to restore a
+                deleted one, or lists other projects with such a memory. Or only a shared memory has
+                the key, and its id also belongs to a different memory in the caller's own
+                namespace.
             InvalidInput: The key or the project is invalid.
             StoreDamaged: The memory with the key is damaged.
         """
@@ -309,6 +311,11 @@ class Lookup(NamedTuple):
         stored_key = config.redactor().name(key, "key").text
         if stored_key != key:
             return self.id_of_key(stored_key, projects, config)
+        keys = {scoped_key(key, {} if name is None else {"project": name}) for name in projects}
+        deleted = self.where(state="ended", ended_by="delete")
+        for record in self.store.scan(deleted, limit=MAX_DELETED, newest_first=True):
+            if record.key in keys:
+                self.find(record.ref.group)  # raises an error that says how to restore it
         raise NotFound(f"Memory not found: {self._describe_search(key, projects[-1])}")
 
     def _find_in_project(self, key: str, project: str | None) -> Record | None:
