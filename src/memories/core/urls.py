@@ -103,8 +103,9 @@ def _mask_user(head: str) -> str:
 
 
 def store_option(config: "Config") -> str:
-    """Return the option `--store` of the current command, after a space and without a password;
-    empty if the command doesn't have the option.
+    """Return ` --store URL` if the current command was given this option, else an empty string.
+
+    The URL contains no password.
     """
     if config.sources["store"] != "flag":
         return ""

@@ -54,8 +54,9 @@ def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
 
 
 def rate_change(model: str, vector: "NDArray[np.float32]") -> float | None:
-    """Return the log-odds that a text with this vector reports a change, such as "We ripped Redux
-    out"; None if there are no weights for the model.
+    """Return the log-odds that a text with this vector reports a change.
+
+    Such a text is "We ripped Redux out". Return None if there are no weights for the model.
 
     The weights were fitted to English texts. For other languages, MiniLM's scores are low and mean
     little.
@@ -76,8 +77,10 @@ class _Map(NamedTuple):
 def relation_rater(
     model: str, prompt: "NDArray[np.float32]"
 ) -> "Callable[[NDArray[np.float32]], float] | None":
-    """Return a function that computes a text's relation to a prompt from the vectors of the text's
-    windows; None if there are no weights for the model.
+    """Return a function that computes a text's relation to a prompt.
+
+    The function takes the vectors of the text's windows. Return None if there are no weights for
+    the model.
 
     The relation is the log-odds that a prompt needs a text, beyond what their similarity predicts.
     """

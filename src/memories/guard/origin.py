@@ -222,8 +222,10 @@ def _parse(trust: str, by: str, via: str, branch: str | None) -> Origin | None:
 
 
 def is_person() -> bool:
-    """Return whether a person runs this command: standard input and standard error are both
-    terminals, and no agent's environment variable is set.
+    """Return whether a person runs this command.
+
+    A person does if standard input and standard error are both terminals, and no agent's
+    environment variable is set.
 
     The input alone proves nothing: a program that captures the output may pass on its own terminal
     as the input.

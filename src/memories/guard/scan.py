@@ -213,8 +213,9 @@ def _remove(_: re.Match[str]) -> str:
 
 
 def _normalize(text: str) -> _Copy | None:
-    """Return a copy without invisible characters, and with plain letters instead of variants such
-    as full-width ones; None if nothing changes.
+    """Return a copy with plain characters; None if nothing changes.
+
+    Invisible characters are removed, and plain letters replace variants such as full-width ones.
     """
     if text.isascii():
         return None
@@ -349,8 +350,10 @@ def _find_at_literal(text: str, lower: str, rule: Rule, literal: str) -> Iterato
 
 
 def _skip_row(lower: str, literal: str, position: int) -> int:
-    """Return where to continue after a failed match: at the next position or, for a literal of one
-    repeated character, at the end of a long run of that character.
+    """Return where to continue after a failed match.
+
+    This is the next position or, for a literal of one repeated character, the end of a long run of
+    that character.
     """
     if len(set(literal)) == 1:
         row = literal[0] * _ROW

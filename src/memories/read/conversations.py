@@ -324,8 +324,9 @@ def describe(
 
 
 def keep_about(store: Store, removed: Sequence[Ref]) -> None:
-    """If the first turn of a conversation is about to be removed, move the conversation's
-    description to the first turn that remains.
+    """Keep the description of a conversation whose first turn is about to be removed.
+
+    The description moves to the first turn that remains.
     """
     positions_of: dict[tuple[str, str], set[int]] = {}
     for ref in removed:

@@ -122,8 +122,9 @@ class Lookup(NamedTuple):
         raise NotFound(f"Memory not found{reason}")
 
     def find_own(self, memory_id: str, *, deleted: bool = False) -> Record:
-        """Return the latest version of a memory in the caller's own namespace, which is the only
-        namespace that a write may change.
+        """Return the latest version of a memory in the caller's own namespace.
+
+        A write may change only this namespace.
 
         Raises:
             RequestError: Only another namespace has the memory.

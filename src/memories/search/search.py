@@ -240,8 +240,10 @@ def _parse_filter(lookup: Lookup, filters: SearchFilters, now: datetime) -> Filt
 def _parse_expression(
     expression: str, where: Filter, instant: "tuple[datetime, float, Judge | None]"
 ) -> tuple[Filter, Predicate]:
-    """Return a filter with the part of an expression that a store can apply, and a predicate for
-    the complete expression.
+    """Narrow a filter by an expression; return it with a predicate.
+
+    The filter contains the part of the expression that a store can apply. The predicate tests the
+    complete expression.
     """
     from memories.read import selector  # imported here, since few searches have an expression
 

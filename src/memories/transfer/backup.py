@@ -264,9 +264,10 @@ def read_mark(file: Path) -> "CopyOrigin | None":
 
 
 def copies_of(config: Config, *, owns_home: bool) -> tuple[str, ...]:
-    """Return the files that may contain forgotten memories and turns: event files with content
-    and, if the store's files are in the home, its backups and the captured events that were
-    refused.
+    """Return the files that may contain forgotten memories and turns.
+
+    These are event files with content and, if the store's files are in the home, its backups and
+    the captured events that were refused.
     """
     copies = files_with_content(config.home)
     if owns_home:

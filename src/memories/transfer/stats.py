@@ -156,8 +156,9 @@ def _sum(own_events: Iterable[Event], name: str) -> int:
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:
-    """Return a percentile of sorted values: the smallest value that is at least as large as the
-    given share of all values; None without values.
+    """Return a percentile of sorted values; None without values.
+
+    It is the smallest value that is at least as large as the given share of all values.
     """
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
 

@@ -35,8 +35,8 @@ class Anchoring(NamedTuple):
     now: datetime
 
     def prepare(self, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
-        """Return a draft with its anchors in their stored form, and the kinds of secrets that were
-        removed from the anchors.
+        """Return a draft with its anchors in their stored form, and the kinds of secrets removed
+        from them.
 
         Raises:
             InvalidInput: A value is invalid, or a given anchor does not hold.

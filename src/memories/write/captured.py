@@ -219,8 +219,10 @@ def _edit_lines(file: Path, edit: Edit, *, dry_run: bool, removes: bool = False)
 
 
 def _forget_utterances(inbox: Path, session: str) -> None:
-    """Forget the hashes of a session's utterances, and mark the utterances up to now as erased, so
-    that they aren't read from the host's transcript again. The position in the transcript is kept.
+    """Mark a session's utterances up to now as erased, and forget their hashes.
+
+    After that, they aren't read from the host's transcript again. The position in the transcript is
+    kept.
     """
     if not inbox.is_dir():
         return

@@ -110,8 +110,9 @@ def update(
 def _check(
     lookup: Lookup, memory_id: str, change: Update, anchoring: Anchoring
 ) -> tuple[Draft, tuple[str, ...]]:
-    """Return a draft with an update's values in their stored form, without secrets, and the kinds
-    of secrets that were removed. The content is empty if the text stays the same.
+    """Return an update as a draft in its stored form, and the kinds of secrets removed from it.
+
+    The content is empty if the text stays the same.
     """
     draft = replace(change.draft, content=change.content or "")
     kinds: list[str] = []
@@ -212,8 +213,9 @@ def reset_decay(store: Store, records: Sequence[Record], now: datetime) -> None:
 
 
 def _reinforcement_records(store: Store, live: Record, now: datetime) -> list[Record]:
-    """Return the log records to add when a memory is reinforced: one for this reinforcement, and
-    one for the previous reinforcement if the log lacks it.
+    """Return the log records to add when a memory is reinforced.
+
+    There is one for this reinforcement and, if the log lacks it, one for the previous one.
     """
     where = reinforcements_of((live.ref.namespace,), live.ref.group)
     recorded = find_first(store, where, newest_first=True)

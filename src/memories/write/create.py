@@ -145,8 +145,9 @@ def prepare_batches(ctx: WriteContext, drafts: Sequence[Draft]) -> "Iterator[Bat
 
 
 def _redact_and_check(ctx: WriteContext, draft: Draft) -> Prepared:
-    """Return a draft in its stored form, without secrets, with the anchors found in its text; no
-    later step sees the original.
+    """Return a draft in its stored form, without secrets, with the anchors found in its text.
+
+    No later step sees the original.
     """
     kinds: list[str] = []
     if ctx.redactor is not None:

@@ -54,8 +54,10 @@ def forget_memory(lookup: Lookup, group: str, now: datetime) -> Forgotten:
 
 
 def find_repeating(store: Store, namespace: str, groups: set[str]) -> list[Ref]:
-    """Return the records with other ids that repeat the text of these memories: proposals of
-    `memory tidy` that quote them, and memories that a review merged into them.
+    """Return the records with other ids that repeat the text of these memories.
+
+    These are proposals of `memory tidy` that quote them, and memories that a review merged into
+    them.
     """
     repeating: list[Ref] = []
     held = Filter(Collection.MEMORY, (namespace,), state="ended", labels={HELD: "1"})

@@ -395,8 +395,9 @@ def restore_links_of(store: Store, namespace: str, former: Iterable[Record]) -> 
 def _find_former_older_neighbours(
     store: Store, record: Record, former: Record, linked_ids: set[str]
 ) -> list[Record]:
-    """Return the memories, live or ended, that `former` corrected and `record` still
-    contradicts, except those that are already linked.
+    """Return the memories that `former` corrected and `record` still contradicts.
+
+    They may be live or ended. Memories that are already linked are left out.
     """
     older_neighbours: list[Record] = []
     for memory_id in former.read_list("corrects"):
@@ -412,8 +413,9 @@ def _find_former_older_neighbours(
 
 
 def _find_former_newer_neighbour(store: Store, record: Record, former: Record) -> Record | None:
-    """Return the memory, live or ended, that corrected `former` and still contradicts `record`;
-    None if there is no such memory.
+    """Return the memory that corrected `former` and still contradicts `record`, if there is one.
+
+    It may be live or ended.
     """
     newer = _find_latest_version(store, record.ref.namespace, former.fields.get("corrected_by"))
     if newer is None:
@@ -425,8 +427,9 @@ def _find_former_newer_neighbour(store: Store, record: Record, former: Record) -
 
 
 def _find_version_at_end_of(store: Store, neighbour: Record, former: Record) -> Record:
-    """Return a neighbour's latest version at the time when `former` ended; its live version if
-    `former` has not ended.
+    """Return the version of a neighbour that was its latest when `former` ended.
+
+    If `former` has not ended, return the neighbour's live version.
     """
     if former.ended_at is None:
         return neighbour
@@ -503,8 +506,10 @@ def update_links_after_change(store: Store, latest: Record, new: Record) -> Reco
 
 
 def find_end_of_chain(store: Store, record: Record, at: datetime) -> Record | None:
-    """Return the newest memory in the chain of a corrected memory; None if `record` was not
-    corrected at the time `at`, or if its correction is no longer live.
+    """Return the newest memory in the chain of a corrected memory.
+
+    Return None if `record` was not corrected at the time `at`, or if its correction is no longer
+    live.
     """
     if not is_corrected(record, at):
         return None
@@ -529,8 +534,9 @@ def _find_rest_of_chain(store: Store, record: Record) -> list[Record]:
 
 
 def move_to_end_of_chain(store: Store, latest: Record, new: Record, end: Record) -> Record:
-    """Return the next version of a memory that was restated, linked as the correction of the
-    memory at the end of its chain. If that link was removed for good, the version has no links.
+    """Return the next version of a restated memory, linked to the memory at the end of its chain.
+
+    The version corrects that memory. If that link was removed for good, the version has no links.
 
     Args:
         store: The store of the memories, in a transaction.

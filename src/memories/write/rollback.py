@@ -357,8 +357,10 @@ class Rollback(NamedTuple):
         return keep_links(then, partial(ne, newer_id))
 
     def _keeps_link(self, memory_id: str, other_id: str) -> bool:
-        """Return whether a memory keeps its present link to another one: if the two were linked at
-        the time to roll back to, or if the other one wasn't live then.
+        """Return whether a memory keeps its present link to another one.
+
+        It does if the two were linked at the time to roll back to, or if the other one wasn't live
+        then.
         """
         other = self._find_version_then(other_id)
         if other is None:
@@ -367,9 +369,11 @@ class Rollback(NamedTuple):
         return memory_id in linked
 
     def _find_version_then(self, memory_id: str) -> Record | None:
-        """Return the version of a memory that was live at the time to roll back to; None if there
-        was none. The latest version is returned without `corrects`, since links may have been added
-        to it later.
+        """Return the version of a memory that was live at the time to roll back to, if there was
+        one.
+
+        The latest version is returned without `corrects`, since links may have been added to it
+        later.
         """
         records = self._read_versions(memory_id)
         existing = list(takewhile(self._existed, records))
@@ -500,8 +504,9 @@ def _links(record: Record) -> tuple[str | None, set[str]]:
 def _find_written_after(
     store: Store, namespace: str, to: datetime
 ) -> dict[int, tuple[str, datetime]]:
-    """Return the action and the time of each version that was written after a given time, according
-    to the audit log; keyed by the version's hash.
+    """Return the versions that were written after a given time, according to the audit log.
+
+    The result is keyed by the version's hash, and contains the action and the time.
 
     Versions older than the log have no entry, so their dates are trusted. First versions whose ids
     show when they were created are left out, since there may be a million of them. A memory that

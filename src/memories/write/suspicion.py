@@ -302,9 +302,10 @@ def _is_reported(folded: str, match: re.Match[str]) -> bool:
 
 
 def _reveal(plain: str, folded: _Folded) -> Iterator[str]:
-    """Yield a folded text with each possible disguise undone: look-alike letters, spaced-out words,
-    markup in words, invisible characters for spaces, digits for letters, words without spaces,
-    reversed or rotated letters.
+    """Yield a folded text with each possible disguise undone.
+
+    Disguises are look-alike letters, spaced-out words, markup in words, invisible characters for
+    spaces, digits for letters, words without spaces, and reversed or rotated letters.
     """
     for text in _unmask(plain):
         yield _fold(text).text

@@ -406,8 +406,9 @@ def _adds_nothing(ctx: WriteContext, record: Record, older: Record) -> bool:
 def _find_reworded(
     ctx: WriteContext, record: Record, rivals: Sequence[Candidate], vectors: Any
 ) -> Sequence[Record]:
-    """Return the older memory that a newer one makes out of date by reporting a change in different
-    words; None if there is none.
+    """Return the older memory that a newer one makes out of date, if there is one.
+
+    The newer one reports a change in different words.
 
     Texts with the same words but different values are left to `write.compare.corrections`, since
     usually both are true, such as the ports of two services. If both texts report changes, they are

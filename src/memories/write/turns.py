@@ -227,8 +227,9 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
 
 
 def _find_end(store: Store, namespace: str, conversation: str) -> tuple[Record | None, int]:
-    """Return a conversation's last readable turn, and the position of the last unreadable turn
-    after it, or -1 if there is none.
+    """Return a conversation's last readable turn, and the position of a later unreadable one.
+
+    The position is that of the last unreadable turn; -1 if there is none.
     """
     where = Filter(Collection.HISTORY, (namespace,), group=conversation, state="any")
     mark = store.damaged.mark()
@@ -361,8 +362,9 @@ def split(text: str) -> list[str]:
 
 
 def _end_of_part(text: str, start: int, visible: int) -> int:
-    """Return where a part ends: at the last boundary of the best kind that makes the part neither
-    too short nor too long.
+    """Return where a part ends.
+
+    This is the last boundary of the best kind that makes the part neither too short nor too long.
 
     Args:
         text: The complete text.

@@ -271,8 +271,9 @@ def repair_descriptions(inspection: Inspection) -> None:
 
 
 def _has_description(db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]) -> bool:
-    """Return whether `meta` names the model of these vectors, and most codes have the length that
-    it describes; also if there are no vectors.
+    """Return whether `meta` describes the vectors, or there are none.
+
+    It must name their model, and give the length that most of them have.
     """
     space = read_space(db, prefix)
     if space is None:

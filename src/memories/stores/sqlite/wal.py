@@ -110,8 +110,10 @@ def read_log(path: Path) -> Log | None:
 def _read_commits(
     fd: int, header: bytes, page_size: int
 ) -> Iterator[tuple[int, list[tuple[int, bytes]]]]:
-    """Yield, for each commit, the size of the database in pages after the commit, and the pages
-    that it wrote, with their numbers.
+    """Yield the commits in a log.
+
+    For each commit, these are the size of the database in pages after it, and the pages that it
+    wrote, with their numbers.
 
     The log is read, not mapped into memory, because SQLite may shorten it in the meantime.
     """

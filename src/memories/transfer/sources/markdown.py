@@ -345,8 +345,9 @@ _RESERVED = ("index.md", "log.md")
 
 
 def recognize_okf(sample: Sample) -> bool:
-    """Return whether a folder is a bundle: either its index names a version of the format, or each
-    of its first files has a type.
+    """Return whether a folder is a bundle in the Open Knowledge Format.
+
+    Either its index names a version of the format, or each of its first files has a type.
     """
     if not sample.is_folder:
         return False

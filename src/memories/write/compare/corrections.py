@@ -302,8 +302,10 @@ def _find_prepositions(words: Sequence[Word]) -> list[str]:
 
 
 def _changes_direction(change: Substitution) -> bool:
-    """Return whether only one text gives two values ("to A and B", "from B"), or whether one text
-    is about going to a place and the other about coming from one. Both may then be true.
+    """Return whether the texts differ in direction, so that both may be true.
+
+    Only one text gives two values ("to A and B", "from B"), or one text is about going to a place
+    and the other about coming from one.
     """
     removed, added = keys_of(change.removed), keys_of(change.added)
     if ("and" in removed) != ("and" in added):
@@ -394,8 +396,9 @@ def _is_event(change: Substitution) -> bool:
 
 
 def _are_variants(change: Substitution) -> bool:
-    """Return whether two paths differ only in parts that name variants of one thing, such as
-    environments or languages: config/dev.yaml, config/prod.yaml.
+    """Return whether two paths are variants: config/dev.yaml, config/prod.yaml.
+
+    They differ only in the names of, for example, environments or languages.
     """
     if not _has_path(change) or len(change.removed) != 1 or len(change.added) != 1:
         return False

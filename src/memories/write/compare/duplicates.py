@@ -177,8 +177,10 @@ def have_same_lines(new: str, old: str) -> bool:
 
 
 def is_value(word: Word) -> bool:
-    """Return whether a word is a number, date, version, path or identifier, or a preposition, since
-    a value may begin with one: "on Monday".
+    """Return whether a word may belong to a value.
+
+    It is a number, date, version, path or identifier. Or it is a preposition, since a value may
+    begin with one: "on Monday".
     """
     if word.key in SOFT or any(map(str.isdigit, word.key)):
         return True

@@ -77,8 +77,9 @@ def reduce_to_frame(words: Sequence[Word]) -> list[Word]:
 
 
 def find_change(new: Sequence[Word], old: Sequence[Word]) -> Substitution | None:
-    """Return the change that turns one frame into another, from the first difference to the last;
-    None if the frames are equal, or if they name different things in several places.
+    """Return the change that turns one frame into another, from the first difference to the last.
+
+    Return None if the frames are equal, or if they name different things in several places.
     """
     blocks = SequenceMatcher(None, keys_of(old), keys_of(new), autojunk=False).get_opcodes()
     changed = [block for block in blocks if block[0] != "equal"]

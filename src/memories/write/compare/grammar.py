@@ -55,8 +55,9 @@ _PREPOSITIONS = (SOFT | PLACES | {"to", "by", "from", "using", "@when", "@there"
 
 
 def pair_words(new: Sequence[_T], old: Sequence[_T]) -> Iterable[tuple[_T, _T]]:
-    """Return the pairs of items at the same positions in two lists; every possible pair if the
-    lengths differ.
+    """Return the pairs of items at the same positions in two lists.
+
+    If the lengths differ, return every possible pair.
     """
     if len(new) == len(old):
         return zip(new, old, strict=True)

@@ -342,8 +342,9 @@ def _ends_clause(words: Sequence[Word], at: int) -> bool:
 
 
 def _find_word(words: Sequence[Word], start: int, keys: Set[str]) -> int:
-    """Return the position of the first of these words, from a start position on; the length of the
-    text if none of them occurs.
+    """Return where any of these words first occurs, from a start position on.
+
+    Return the length of the text if none of them occurs.
     """
     for i in range(start, len(words)):
         if words[i].key in keys:
