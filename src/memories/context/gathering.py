@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 NEIGHBOURS = 1  # number of turns read before and after a hit
-# The neighbours of a hit rank below the 20 hits that follow it, which contain the answer more
-# often (measured with LoCoMo).
+# The neighbours of a hit rank below the 20 hits that follow it, because these contain the answer
+# more often (measured with LoCoMo).
 NEIGHBOURS_AFTER = 20
 HITS_WITH_NEIGHBOURS = 6  # number of best hits whose neighbours are read
 Part = TypeVar("Part")

@@ -218,7 +218,8 @@ def _is_denied_by(lead: str) -> bool:
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
     """Return whether a sentence is a line of a log, or of a file that an agent or a tool shows.
 
-    The user's own sentences may also begin like such a line.
+    An ordinary sentence may begin like a line of a log. It isn't one if another sentence follows it
+    on the same line of the message.
     """
     if role != USER and re.match(r"\d+\t", sentence):
         return True

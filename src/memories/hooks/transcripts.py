@@ -265,9 +265,8 @@ def _read_new_lines(
 ) -> list[Utterance]:
     """Return the transcript's unread utterances.
 
-    Text that was erased is left out, and so is text written while memory was off. Such text starts
-    with a prompt that no event reported, after the agent's last stop and before the run's first
-    prompt.
+    Text is left out if it was erased, or if it was written while memory was off: then it follows a
+    prompt that no event reported, after the agent's last stop and before the run's first prompt.
     """
     event = run[-1]
     host, path = str(event.get("host")), str(event.get("transcript") or "")

@@ -110,7 +110,7 @@ def _by_day(
 def _shown_day(
     memories: "Memories", request: PageRequest, results: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Return the plot of days, and the label of the day shown, which is empty for the present.
+    """Return the plot of days, and the label of the day shown (empty for the present).
 
     Args:
         memories: The memories.
