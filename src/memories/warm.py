@@ -359,7 +359,8 @@ def _print_answer(answer: bytes) -> int | None:
             output.buffer.write(piece)
             output.flush()
         except OSError as exc:
-            raise AnswerUnprinted(exc, change) from exc
+            if stream == 1:  # as `cli.output.say` does
+                raise AnswerUnprinted(exc, change) from exc
     return int(code)
 
 

@@ -122,6 +122,23 @@ def test_a_path_that_is_not_utf_8_is_refused_in_one_sentence(
     assert [*bad.iterdir()] == []
 
 
+@pytest.mark.cold
+def test_a_home_that_links_to_a_missing_folder_does_not_look_empty(
+    memory: Command, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "drive")
+    for home in (link, link / "memories"):
+        for command in (["list"], ["status"], ["create", "x"]):
+            answer = memory(*command, env={"MEMORY_HOME": str(home)})
+            assert (answer.code, answer.error) == (
+                2,
+                f"{link} is a symbolic link to {tmp_path}/drive, which is missing; is it mounted?",
+            )
+    (tmp_path / "drive").mkdir()
+    assert memory("list", env={"MEMORY_HOME": str(home)}).code == 0
+
+
 def test_doctor_reports_a_second_name_for_the_store(memory: Command, home: Path) -> None:
     memory("create", "The office is in Berlin")
     os.link(home / "memories.db", home / "other.db")

@@ -213,6 +213,8 @@ def test_answers_and_errors_use_different_streams(process: Command) -> None:
         (["list"], ">&-", 0, ""),
         (["list"], ">/dev/full", 1, "the output could not be printed: No space left"),
         (["get", ID], "2>&-", 1, ""),
+        (["get", ID], "2>/dev/full", 1, ""),
+        (["list", "--project", "none"], "2>/dev/full", 0, ""),
         (["list"], "| true", 0, ""),
     ],
 )

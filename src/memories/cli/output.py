@@ -193,10 +193,8 @@ def print_error(message: str, code: int, matches: Sequence[str] = ()) -> int:
     output_format = _run.get().format or _format_for(sys.stderr)
     if output_format in ("text", "compact"):
         label = "\033[31merror:\033[0m" if colored(sys.stderr) else "error:"
-        first, *rest = wrap(safe(one_line), len("error: "), sys.stderr)
-        lines = [f"{label} {first}", *(f"  {line}" for line in rest)]
-        lines += [f"  {safe(match)}" for match in matches]
-        say("\n".join(lines), sys.stderr)
+        lines = [*wrap(safe(one_line), len("error: "), sys.stderr), *map(safe, matches)]
+        say(f"{label} " + "\n  ".join(lines), sys.stderr)
     else:
         answer: dict[str, Any] = {"error": one_line}
         if matches:
@@ -297,11 +295,18 @@ def note(message: str) -> None:
 
 
 def say(printed: str, stream: TextIO | None = None) -> None:
-    """Print a line of text in UTF-8, regardless of the locale; to standard output by default."""
+    """Print a line of text in UTF-8, regardless of the locale; to standard output by default.
+
+    A note or an error that can't be printed changes neither the result nor the exit code.
+    """
     stream = stream or sys.stdout
-    stream.flush()
-    stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
-    stream.flush()
+    try:
+        stream.flush()
+        stream.buffer.write(f"{printed}\n".encode("utf-8", "backslashreplace"))
+        stream.flush()
+    except OSError:
+        if stream is not sys.stderr:
+            raise
 
 
 def _to_json(answer: Mapping[str, Any], indented: bool) -> str:

@@ -272,9 +272,16 @@ def others_may_write(path: Path) -> str:
 def home_in_doubt(home: Path) -> str:
     """Return why the home or its parent can't be trusted, as a sentence; empty if they can.
 
-    A user who may write to either folder could replace the files in the home.
+    A user who may write to either folder could replace the files in the home. A link to a missing
+    folder, such as one on a drive that isn't mounted, would look like an empty home.
     """
-    if os.name != "posix" or not home.exists():
+    if os.name != "posix":
+        return ""
+    if not home.exists():
+        for folder in (home, *home.parents):
+            if folder.is_symlink() and not folder.exists():
+                target = folder.readlink()
+                return f"{folder} is a symbolic link to {target}, which is missing; is it mounted?"
         return ""
     if home.stat().st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
         return f"{home} belongs to another user; set MEMORY_HOME to a folder of your own"
