@@ -79,8 +79,8 @@ class _Word(NamedTuple):
 def find(text: str, lower: str) -> Iterator[SecretSpan]:
     """Yield the secrets that are named in a text's sentences.
 
-    The search for a word's value goes no further than the second such word in either direction, so
-    no part of a text is searched more than a few times.
+    For each word that names secrets, the value is looked for up to the second such word before and
+    after it. So no part of a text is searched more than a few times.
 
     Args:
         text: The text.

@@ -3,8 +3,9 @@
 To add a filter, add a key to `SearchFilters` and a row to `_ROWS` here; CONTRIBUTING.md shows an
 example with its tests. A filter that compares an entire label becomes part of the store's `Filter`;
 see `_narrow_labels` in `read.lookup`. Any other filter, such as one that compares a part of the
-label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates;
-an expression in `where` can already test most parts of an origin (`read.names`).
+label `VIA` (`guard.origin`), needs a predicate, which `search.search` applies to the candidates.
+Check first whether an expression in `where` can test it, as it can test most parts of an origin
+(`read.names`).
 
 The web page supports only a few filters: see `filters` in `server.pages.request`, `_narrowing` in
 `server.pages.views`, and the form in `home.html`. `integrations.amplifier.tool` also supports only

@@ -94,8 +94,8 @@ WORD_WEIGHTS = (
 SIMILARITY_WEIGHTS = WEIGHTS.similarity + WEIGHTS.window_similarity + WEIGHTS.session_similarity
 # A word score above this share of the best one makes a stale memory a hit even without similarity.
 STALE_SCORE_SHARE = 0.5
-# The best word score counts fully only if it is at least this; otherwise a single common word in a
-# small store would count fully.
+# The best word score counts fully only if it is at least this. Without this rule, a single common
+# word in a small store would count fully.
 FULL_WORD_SCORE = 4.0
 # Factor for a standalone memory's weight of similarity, since no neighbour's words can confirm the
 # match.

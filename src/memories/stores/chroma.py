@@ -84,7 +84,7 @@ class ChromaDriver:
 
     This driver follows every rule of `Driver`, because the server writes a request to its log
     completely or not at all. Removed content stays in that log until 1,000 more points (Chroma's
-    `sync_threshold`) have been written to the same collection, and then in the server's SQLite file
+    `sync_threshold`) have been written to the same collection. It stays in the server's SQLite file
     until `chroma vacuum --path FOLDER` is run while the server is stopped. After an interrupted
     write, the words and vectors of a record stay until the record is written again and removed.
     """

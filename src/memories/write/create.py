@@ -234,7 +234,7 @@ def _store_draft(ctx: WriteContext, prepared: Prepared) -> Created:
     """Store a draft, unless it is a duplicate, a repetition or a retry.
 
     If this ends or changes memories, their links pass to the new memory or to their neighbours in
-    the chain of corrections, and the result names the memories that are current again.
+    the chain of corrections. The result names the memories that are current again.
     """
     retry = _find_retry(ctx, prepared.draft)
     if retry is not None:

@@ -155,8 +155,8 @@ class DocumentStore:
       until it rewrites its files.
     - The rarity of words and the average length of texts are estimated from a sample of all records
       in the namespaces that are read, including ended ones. If very many records contain any of the
-      terms, only those with the rarest terms are ranked. Among more than 2,000 records, a word that
-      a fifth of them contain is not searched for if the query also has rarer words.
+      terms, only those with the rarest terms are ranked. With more than 2,000 records, a word that
+      a fifth of them contain is not searched for, unless the query has no rarer words.
     - `scan` and `groups` list the ids of all matching records before they read a page, which takes
       a few milliseconds for a thousand records.
     """

@@ -93,8 +93,8 @@ _FIND = """
 SELECT r.seq FROM pool p JOIN record r ON r.pool = p.id
 WHERE p.collection = ? AND p.namespace = ? AND r.grp = ? AND r.position = ?
 """
-# The name that stands for a record's group if the group can't be given as an argument, because the
-# group itself or the namespace is damaged.
+# Stands for the group of a record whose group or namespace is damaged, so that a command can name
+# the record.
 _STAND_IN = re.compile(rf"{UNREADABLE}(\d{{1,18}})")
 _LABELLED = "r.seq IN (SELECT seq FROM record_label WHERE label = {})"
 # A search starts at a label if the namespaces have this many times as many records as the label.

@@ -138,8 +138,8 @@ class Reader:
     def _is_inside(self, file: Path) -> bool:
         """Return whether a path is a regular file.
 
-        Links are not followed: a link to a file in the folder isn't needed, since the file itself
-        is read, and a link that leads out of the folder is counted as skipped.
+        Links are not followed. A link to a file in the folder isn't needed, since the file itself
+        is read. A link that leads out of the folder is counted as skipped.
         """
         if file.is_symlink():
             if not file.resolve().is_relative_to(self.path):

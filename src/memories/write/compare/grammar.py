@@ -1,6 +1,7 @@
-"""Finds grammatical differences between texts with the same words (tense, number, articles,
-commas), and rewrites constructions that mean the same thing ("Dana's manager is Max", "Max is the
-manager of Dana") into one form.
+"""Finds grammatical differences between texts with the same words, and rewrites constructions.
+
+The differences are in tense, number, articles and commas. Constructions that mean the same thing
+("Dana's manager is Max", "Max is the manager of Dana") are rewritten into one form.
 
 `constructions.txt` lists the constructions and explains their notation.
 """
