@@ -388,6 +388,34 @@ def test_other_hooks_in_cursors_file_are_kept(memory: Command, user: Path) -> No
     assert json.loads(file.read_text()) == mine
 
 
+@pytest.mark.parametrize(
+    ("host", "name", "before"),
+    [
+        ("claude-code", ".claude.json", {"mcpServers": {}}),
+        ("claude-code", ".claude/settings.json", {"hooks": {}}),
+        ("claude-code", ".claude/settings.json", {"hooks": {"Stop": [], "SessionStart": []}}),
+        ("gemini", ".gemini/settings.json", {"mcpServers": {}, "hooks": {}}),
+        ("cursor", ".cursor/mcp.json", {"mcpServers": {}}),
+        ("cursor", ".cursor/hooks.json", {"hooks": {}}),
+        ("cursor", ".cursor/hooks.json", {"version": 1}),
+        ("cursor", ".cursor/hooks.json", {"version": 1, "hooks": {"stop": []}}),
+        ("cursor", ".cursor/hooks.json", {"version": 1, "hooks": {}}),
+    ],
+)
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_objects_that_were_empty_before_connect_are_empty_after_disconnect(
+    host: str, name: str, before: Any, is_edited: bool, memory: Command, user: Path
+) -> None:
+    file = user / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(before))
+    memory("connect", host)
+    if is_edited:
+        file.write_text(file.read_text() + "\n")
+    memory("disconnect", host)
+    assert json.loads(file.read_text()) == before
+
+
 def test_a_missing_cursor_hook_is_reported(memory: Command, user: Path, folder: Path) -> None:
     memory("connect", "cursor", "--capture")
     file = user / ".cursor" / "hooks.json"

@@ -297,8 +297,8 @@ def _can_restore(record: WrittenFile, data: bytes) -> bool:
 
 
 def _earlier_content(record: WrittenFile) -> bytes | None:
-    """Return the earlier content of a file; None if it did not exist."""
-    if not record.existed or record.before is None:
+    """Return the earlier content of a file; None if it did not exist or is unknown."""
+    if not record.existed or record.before is None or not Path(record.before).is_file():
         return None
     return Path(record.before).read_bytes()
 
@@ -314,7 +314,8 @@ def _without_entries(
         remainder = remove_table(text, host, str(path))
     else:
         document = parse(host, text, str(path))
-        remove_entries(document, host)
+        earlier = None if record is None else _earlier_content(record)
+        remove_entries(document, host, parse(host, files.decode(earlier, path)[0], str(path)))
         is_changed = document.text.strip() != text.strip()
         remainder = document.text if is_changed else text
     is_created = record is not None and not record.existed

@@ -195,12 +195,17 @@ def put_hooks(document: Document, host: Host, commands: Mapping[str, str], name:
                 if not host.flat:
                     handler = {"hooks": [{"type": "command"} | handler]}
                 document.append(("hooks", hook.name), handler)
-    unused = [hook.name for hook in host.hooks.values() if hook.name not in commands]
-    _prune(document, [("hooks", event) for event in unused])
+    _prune(document, [path[:2] for path, _ in hooks])
 
 
-def remove_entries(document: Document, host: Host) -> None:
-    """Remove all our entries from a JSON file, and the objects and lists that become empty."""
+def remove_entries(document: Document, host: Host, earlier: Document) -> None:
+    """Remove all our entries from a JSON file, and the objects and lists that become empty.
+
+    Args:
+        document: The file.
+        host: Its host.
+        earlier: The file before we changed it. An object or list that was empty then is kept.
+    """
     hooks = [path for path, _ in find_hooks(document, host)]
     for path in hooks:
         _remove_hook(document, path)
@@ -211,8 +216,9 @@ def remove_entries(document: Document, host: Host) -> None:
     if _is_ours(document.get(server)):
         document.remove(server)
         emptied.append(host.servers)
-    _prune(document, emptied)
-    if host.flat and hooks and list(document.get(()) or ()) == ["version"]:
+    _prune(document, [path for path in emptied if earlier.get(path) not in ({}, [])])
+    is_ours = host.flat and hooks and earlier.get(("version",)) is None
+    if is_ours and set(document.get(())) <= {"version", "hooks"} and not document.get(("hooks",)):
         document.remove(("version",))
 
 
