@@ -56,7 +56,8 @@ def rate_need(model: str, vector: "NDArray[np.float32]") -> float:
 def rate_change(model: str, vector: "NDArray[np.float32]") -> float | None:
     """Return the log-odds that a text with this vector reports a change.
 
-    Such a text is "We ripped Redux out". Return None if there are no weights for the model.
+    An example of such a text is "We ripped Redux out". Return None if there are no weights for the
+    model.
 
     The weights were fitted to English texts. For other languages, MiniLM's scores are low and mean
     little.

@@ -360,7 +360,7 @@ def waiting_turns(queue: RetryQueue, namespace: str, conversation: str | None = 
 
 
 def select_unstored(store: Store, turns: Iterable[Turn]) -> list[Turn]:
-    """Return those of the queue's turns that are not stored yet.
+    """Return the turns in the queue that are not stored yet.
 
     A stored turn usually leaves the queue a moment later. After a crash, it may stay longer.
     """

@@ -379,7 +379,7 @@ class Mover:
         self._folder.rename(name, kept)
 
     def remove_copies(self, refs: Container[Ref] | None = None) -> None:
-        """Remove the copies of an interrupted move; with `refs`, only those of these records."""
+        """Remove the copies of an interrupted move; with `refs`, only copies of these records."""
         for name in self._list_unfinished_moves():
             store, copies = self._read_copies(name)
             if refs is not None:

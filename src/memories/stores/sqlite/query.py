@@ -342,7 +342,7 @@ def selection(db: apsw.Connection, where: Filter, pools: Sequence[int] | None = 
 
 
 def select_seqs(db: apsw.Connection, selected: Selection, seqs: Iterable[int]) -> list[int]:
-    """Return those of the `seqs` whose records the filter selects, in the given order."""
+    """Return the `seqs` whose records the filter selects, in the given order."""
     sql = (
         "SELECT r.seq FROM json_each(?) wanted CROSS JOIN record r ON r.seq = wanted.value "
         f"WHERE {selected.check}"

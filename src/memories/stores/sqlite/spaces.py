@@ -296,7 +296,7 @@ def switch(db: apsw.Connection, space: StoredSpace, damaged: Damaged) -> None:
 
 
 def drop_staged_vectors(db: apsw.Connection, seqs: Sequence[int] | None = None) -> None:
-    """Drop all staged vectors or, if `seqs` are given, only those of these records."""
+    """Drop the staged vectors of the records with these `seqs`; by default, all staged vectors."""
     for table in STAGED.values():
         if seqs is None:
             db.execute(f"DELETE FROM {table}")

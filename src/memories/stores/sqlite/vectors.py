@@ -147,8 +147,8 @@ class VectorIndex:
 
         Args:
             db: A connection inside a transaction.
-            added: How many vectors were just inserted. If they are few, usually no block is looked
-                for: counting the vectors that aren't in a block would make each append slower.
+            added: How many vectors were just inserted. If they are few, this usually does nothing,
+                because counting the vectors that aren't in a block would slow down each append.
         """
         while True:
             hi = int(fetch_value(db, f"SELECT coalesce(max(hi), 0) FROM {self._block_table}"))
@@ -307,7 +307,7 @@ class VectorIndex:
     def _score_selected_records(
         self, db: apsw.Connection, selected: Selection, seqs: Sequence[int], query: "Vector", k: int
     ) -> Scores:
-        """Score those of these records that the filter selects.
+        """Score the given records, except those that the filter doesn't select.
 
         If the filter has only namespaces and labels, which were already checked, nearly all records
         match. In that case, only about the `k` best are looked up and returned.
