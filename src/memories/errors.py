@@ -21,13 +21,12 @@ MemoriesError
 """
 
 import copyreg
-from typing import Any
 
 
 class MemoriesError(Exception):
     """The base class of all errors that Memories raises on purpose."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Return how to unpickle the error: without `__init__`, whose parameters vary."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
