@@ -245,7 +245,7 @@ def _describe(space: Space, prefix: str) -> dict[str, str]:
 
 
 def _find_id(state: Mapping[str, str], space: Space, *prefixes: str) -> str:
-    """Look up a space in the state under these prefixes; return its id, or "" if it isn't there."""
+    """Look for a space under these prefixes in the store's state; return its id, or ""."""
     for prefix in prefixes:
         model, dimension = state.get(f"{prefix}model"), state.get(f"{prefix}dimension")
         if (model, dimension) == (space.model, str(space.dimension)):

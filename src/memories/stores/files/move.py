@@ -409,7 +409,7 @@ class Mover:
             ) from exc
 
     def _refuse_partial_move(self) -> None:
-        """Refuse a folder from which an earlier version moved some namespaces.
+        """Refuse a folder from which an earlier version of Memories moved some namespaces.
 
         Raises:
             StoreError: An earlier version moved a namespace.

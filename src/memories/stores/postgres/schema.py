@@ -291,9 +291,8 @@ def jsonb(value: Mapping[str, Any]) -> "Jsonb":
 
 
 def _mark_large_floats(value: Any) -> Any:
-    """Return a value in which large floats are strings that begin with NUL.
-
-    No other string in it can begin with NUL.
+    """Replace large floats in a value with strings that begin with NUL. No other string in it can
+    begin with NUL.
     """
     if isinstance(value, str):
         if "\0" in value:

@@ -268,9 +268,7 @@ def _query(selected: Selection, corpus: _Corpus, terms: Sequence[Term]) -> str:
 
 
 def _needle(term: Term) -> str:
-    """Return the string to look for in a record's tokens. It is there if the record contains the
-    term.
-    """
+    """Return the term as it appears in the tokens of a record that contains it."""
     whole = "".join(f" {token} " for token in term.tokens)
     return whole[:-1] if term.open_ended else whole
 

@@ -470,7 +470,7 @@ class PostgresStore:
         return int(db.value(sql, selected.values) or 0)
 
     def _probe(self, db: Transaction, vector: "NDArray[np.float32] | None") -> Probe | None:
-        """Return the probe for a query's vector; None if the query or the store has no vector.
+        """Return the `Probe` for a query's vector; None if the query or the store has no vector.
 
         Raises:
             EmbedderMismatch: The store's vectors are in a different space.

@@ -528,7 +528,7 @@ class SQLiteFile:
                 self._local.exclusive = False
 
     def _next_state(self, connection: apsw.Connection, side: int) -> StoreState:
-        """Return the state after the current transaction; refuse a store that lacks commits.
+        """Return the store's state after this transaction; refuse a store that lacks commits.
 
         Raises:
             CommitsMissing: The file lacks acknowledged commits.

@@ -150,7 +150,7 @@ class _Names(NamedTuple):
 def _find_in_pages(path: Path) -> Iterator[tuple[int, Record]]:
     """Yield the intact records in all pages, each with its `seq`.
 
-    If a record is found both live and ended, it is yielded twice, ended last.
+    If a record is found both live and ended, it is yielded twice, first live and then ended.
     """
     columns = _record_columns()
     names = _find_names_in_pages(path)
