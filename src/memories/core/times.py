@@ -179,7 +179,7 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Return the start of the time that `parse_span` reads, in the text's time zone or in UTC."""
+    """Return the start of the time in a text (see `parse_span`), in the text's time zone or UTC."""
     return parse_span(text, now)[0].astimezone(zone_of(text) or UTC)
 
 
