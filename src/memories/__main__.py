@@ -209,7 +209,6 @@ def _serve(config: "Config", options: "Mapping[str, Any]") -> int:
 
 
 def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
-    """Start the MCP server."""
     import signal
 
     from memories.cli.output import note
@@ -228,7 +227,6 @@ def _serve_mcp(config: "Config", shared: bool, read_only: bool) -> None:
 
 
 def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, live: bool) -> int:
-    """Start the chat application."""
     from importlib import import_module
 
     start: Callable[..., int] = import_module("memories.integrations.chat").start

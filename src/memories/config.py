@@ -179,7 +179,6 @@ class _DotEnv(NamedTuple):
 
 
 def _read_dotenv(folder: Path | None, registers: Path) -> _DotEnv:
-    """Return the settings in a folder's `.env`."""
     file = folder and folder / ".env"
     if not (file and file.exists()):
         return _DotEnv()

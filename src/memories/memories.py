@@ -1406,7 +1406,6 @@ class Memories:
         return self._last_place
 
     def _origin(self) -> "Origin":
-        """Return the current origin of writes."""
         place = self._place()
         branch = place.branch if place else None
         if branch not in self._origins:
@@ -1503,7 +1502,6 @@ class Memories:
         )
 
     def _turns_of(self, conversation_id: str, filters: "TurnFilters") -> Filter:
-        """Return the filter for a conversation's turns."""
         from memories.read.conversations import narrow_turns
         from memories.read.turns import in_conversation
 

@@ -286,7 +286,6 @@ def _answer(request: Target, changes: Sequence[FileChange], *, dry_run: bool) ->
 
 
 def _list_changed(answers: Sequence[Mapping[str, Any]]) -> str:
-    """Return the titles of the hosts whose files were changed."""
     return ", ".join(answer["title"] for answer in answers if answer["changed"])
 
 

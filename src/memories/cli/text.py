@@ -269,7 +269,6 @@ def search_result(explanation: "Explanation", *, explain: bool) -> str:
 
 
 def _hit(place: int, hit: "Hit", words: frozenset[str], explain: bool) -> str:
-    """Render a hit, with its scores if `explain` is set."""
     score = f"score {hit.score:.2f}" if explain else ""
     if explain and hit.similarity is not None:
         score += f" · similarity {hit.similarity:.2f}"

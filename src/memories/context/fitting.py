@@ -152,7 +152,6 @@ class Fitter:
         return largest_fitting(len(turn.text), fits)
 
     def _fit_memories(self, memories: Sequence[Pair], room: int) -> list[Pair]:
-        """Return the memories that fit, the most relevant first."""
         fitting: list[Pair] = []
         for pair in memories:
             size = self._size_of_memories([pair])

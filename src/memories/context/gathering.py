@@ -100,8 +100,6 @@ def gather(
 
 
 class _Reader:
-    """Reads the parts of a context one after another."""
-
     def __init__(self, gateway: "MemoryGateway", limits: ReadingLimits) -> None:
         self._gateway, self._limits = gateway, limits
         self.gathered = ContextParts()

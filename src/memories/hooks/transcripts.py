@@ -386,7 +386,6 @@ def _parse_claude(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the role and text of a line in a Codex rollout."""
     payload, metadata = mapping(line.get("payload")), mapping(line.get("metadata"))
     if line.get("type") != "response_item" or metadata.get("compaction_output"):
         return
@@ -399,7 +398,6 @@ def _parse_codex(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _parse_gemini(line: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the role and text of a line in a Gemini CLI chat."""
     role = {"user": USER, "gemini": ASSISTANT}.get(str(line.get("type")))
     if role is not None:
         yield role, _joined_text(line.get("content"))

@@ -224,7 +224,6 @@ def build_from_scratchpad(
 
 
 def _names_of(project: str | None) -> list[str]:
-    """Return all of a project's names."""
     if project is None:
         return []
     from memories.config import registers

@@ -158,7 +158,6 @@ class MemoriesTool(BetaAbstractMemoryTool):
             raise ToolError(str(exc)) from exc
 
     def _files(self) -> dict[str, Memory]:
-        """Return all files, keyed by path."""
         files: dict[str, Memory] = {}
         cursor = None
         while True:
@@ -172,7 +171,6 @@ class MemoriesTool(BetaAbstractMemoryTool):
                 return files
 
     def _file(self, name: str) -> tuple[str, str]:
-        """Return a file's path and text."""
         path, files = _normal_path(name), self._files()
         if path in files:
             return path, _text(files[path])

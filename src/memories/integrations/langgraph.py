@@ -289,13 +289,11 @@ class MemoriesStore(BaseStore):
 
 
 def _tags(namespace: Namespace) -> dict[str, str]:
-    """Return the tags that store a namespace."""
     depths = range(1, len(namespace) + 1)
     return {f"{_TAG}{depth}": _BETWEEN.join(namespace[:depth]) for depth in depths}
 
 
 def _key(op: GetOp | PutOp) -> str:
-    """Return the key of the memory that stores an item."""
     return _key_prefix(tuple(op.namespace)) + op.key
 
 

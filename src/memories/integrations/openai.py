@@ -113,7 +113,6 @@ class MemoriesSession:
 
 
 def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
-    """Return a draft of the turn that stores an item."""
     role, content = item.get("role"), item.get("content")
     if set(item) == {"role", "content"} and role in _ROLES and _is_stored_unchanged(content):
         return TurnDraft(str(content), role=str(role))

@@ -236,7 +236,6 @@ def _head(shape: Mapping[str, Any]) -> str:
 
 
 def _marks(record: Mapping[str, Any], own: str) -> list[str]:
-    """Return marks for a record's unusual properties."""
     marks = [name for name in ("deleted", "pending") if record.get(name)]
 
     def add(label: str, value: str) -> None:

@@ -251,7 +251,6 @@ class Scratchpads:
     def _load_one(
         self, namespace: str, *, refresh: bool = False, rebuild: bool = False
     ) -> "Scratchpad":
-        """Return a namespace's scratchpad, refreshed if necessary."""
         from memories.scratchpad import file, hot_tier
         from memories.scratchpad.refresh import read_store
         from memories.scratchpad.refresh import refresh as bring_up_to_date

@@ -212,7 +212,6 @@ class GroupCommit:
             raise
 
     def _enter(self, write: _Write) -> "Future[Any]":
-        """Put a write into the queue; return its future."""
         write.future.set_running_or_notify_cancel()  # the caller can no longer cancel the write
         with self._entering:
             if self._closed:
@@ -243,7 +242,6 @@ class GroupCommit:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        """Commit writes from the queue until it is closed."""
         is_closed = False
         while not is_closed:
             writes, is_closed = self._next()

@@ -134,8 +134,6 @@ class _Stream:
 
 
 class _Output(_Stream):
-    """The caller's standard output or standard error."""
-
     errors = "backslashreplace"
 
     def __init__(self, number: int, own: Any) -> None:

@@ -97,7 +97,6 @@ def from_body(data: bytes, fields: Fields) -> dict[str, Any]:
 
 
 def _read_object(shape: object, fields: Fields, where: str) -> dict[str, Any]:
-    """Return the values in a JSON object; see `from_body`."""
     if type(shape) is not dict:
         raise InvalidInput(f"{where} must be a JSON object")
     values = {}

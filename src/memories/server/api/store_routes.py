@@ -289,7 +289,6 @@ def _format_position(seen: Seen) -> str:
 
 
 def _last_entries(server: ServerState, readable: Sequence[str]) -> Seen:
-    """Return the number of the last entry in each log."""
     seen = {}
     for namespace in readable:
         newest = server.handles.store.scan(chain_of(namespace), limit=1, newest_first=True)
