@@ -350,15 +350,36 @@ class OnThisDisk(Protocol):
         """
 
 
+class Listener(Protocol):
+    """Reports the writes of all processes; see `SharedByServers.listen`.
+
+    Attributes:
+        hearing: Whether writes are reported now; if not, the caller must poll.
+    """
+
+    hearing: bool
+
+    def close(self) -> None:
+        """Stop reporting writes."""
+
+
 @runtime_checkable
 class SharedByServers(Protocol):
-    """A store that servers on several machines can share: they claim requests in it.
+    """A store that servers on several machines can share.
 
-    With any other store, servers keep their claims in a file.
+    The servers claim requests in the store, and the store notifies them of each other's writes.
+    With any other store, servers poll for writes, and keep their claims in a file. If a store can
+    hold claims but can't notify, its listener's `hearing` stays False.
     """
 
     def claims(self) -> "Claims":
         """Return the claims on requests with an idempotency key; all servers share them."""
+
+    def listen(self, callback: Callable[[], None]) -> Listener:
+        """Call a function after each write to the log by any process, until the listener is closed.
+
+        The function is also called whenever `hearing` changes.
+        """
 
 
 @runtime_checkable

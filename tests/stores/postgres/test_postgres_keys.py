@@ -32,7 +32,7 @@ SERVE = """
 import sys, time
 place = sys.argv[1]
 from memories.server.api import routes
-from memories.stores.postgres import counts
+from memories.stores.postgres import connection
 
 def stand():
     print("here", flush=True)
@@ -47,12 +47,19 @@ def after(own):
         stand()
     return run
 
+def in_transaction(own):
+    def run(self, opened, *, notify):
+        if notify:  # the log is written, so this is not a transaction of the keys
+            stand()
+        return own(self, opened, notify=notify)
+    return run
+
 if place == "begun":
     routes._handle = before(routes._handle)
 elif place == "done":
     routes._handle = after(routes._handle)
 elif place == "in the transaction":
-    counts.change = after(counts.change)
+    connection.Server._commit = in_transaction(connection.Server._commit)
 from memories.__main__ import main
 sys.argv[1:] = ["serve", "--port", "0"]
 main()

@@ -1,5 +1,7 @@
-"""The state that all requests to a server share: store, memories, and limits."""
+"""The state that all requests to a server share: store, memories, limits and change feed."""
 
+import asyncio
+import contextlib
 import functools
 import os
 from collections import Counter
@@ -18,7 +20,7 @@ from memories.server.api.problems import Refused
 from memories.server.group_commit import GroupCommit
 from memories.settings import Config
 from memories.stores import Store, open_store
-from memories.stores.protocol import SharedByServers
+from memories.stores.protocol import Listener, SharedByServers
 
 
 class Handles:
@@ -103,6 +105,54 @@ class Handles:
 POLL_SECONDS = 0.5
 PING_SECONDS = 15.0
 
+
+class Feed:
+    """Wakes a server's streams after a write. If the store reports writes, streams wake
+    immediately; otherwise they poll.
+
+    Call the methods on the event loop.
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Initialize; listening starts with the first stream.
+
+        Args:
+            store: The store. If it is `SharedByServers`, it reports the writes of other processes.
+        """
+        self._store = store
+        self._listener: Listener | None = None
+
+    def begin(self) -> None:
+        """Create the parts that need the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.news = anyio.Event()
+
+    def listen(self) -> None:
+        """Start listening, if that hasn't happened yet; call this for each stream."""
+        if self._listener is None and isinstance(self._store, SharedByServers):
+            self._listener = self._store.listen(self._wake_soon)
+
+    @property
+    def seconds(self) -> float:
+        """How long a stream may wait before it polls."""
+        is_listening = self._listener is not None and self._listener.hearing
+        return PING_SECONDS if is_listening else POLL_SECONDS
+
+    def wake(self) -> None:
+        """Wake all streams."""
+        news, self.news = self.news, anyio.Event()
+        news.set()
+
+    def _wake_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self.wake)
+
+    def close(self) -> None:
+        """Stop listening. This may block, so call it outside the event loop."""
+        if self._listener is not None:
+            self._listener.close()
+
+
 _MAX_WAITING = {
     "read": 256,
     "search": 256,
@@ -133,6 +183,7 @@ class ServerState:
         preparers: The threads that prepare submitted drafts.
         closing: Set when streams must end.
         once: The idempotency keys that have been used.
+        feed: Wakes the streams.
     """
 
     closing: anyio.Event
@@ -147,6 +198,7 @@ class ServerState:
             self.once = Once(handles.store.claims)
         else:
             self.once = Once(lambda: FileClaims(file_of(config)))
+        self.feed = Feed(handles.store)
         self._open: dict[str, int] = dict.fromkeys(_MAX_WAITING, 0)
         self._streams_by_sender: Counter[str] = Counter()
         self.limits: Mapping[str, anyio.CapacityLimiter] = {}
@@ -156,6 +208,7 @@ class ServerState:
         limits = {**_AT_ONCE, "sign": 16, "poll": 4}
         self.limits = {kind: anyio.CapacityLimiter(limit) for kind, limit in limits.items()}
         self.closing = anyio.Event()
+        self.feed.begin()
 
     @asynccontextmanager
     async def limit(self, kind: str) -> AsyncIterator[anyio.CapacityLimiter]:
@@ -193,9 +246,11 @@ class ServerState:
         loop.
         """
         self.closing.set()
+        self.feed.wake()
 
     def close(self) -> None:
         """Save when tokens were last used, stop the threads, and close the store."""
+        self.feed.close()
         self.access.flush()
         self.once.close()
         self.preparers.shutdown(wait=False, cancel_futures=True)

@@ -24,7 +24,7 @@ from memories.search.filters import SCOPES
 from memories.server.api.memory_routes import AS_OF, LIMIT
 from memories.server.api.problems import Refused, json_response
 from memories.server.api.routes import Call, Field, Fields, Route, read_route
-from memories.server.api.server import PING_SECONDS, POLL_SECONDS, ServerState
+from memories.server.api.server import PING_SECONDS, ServerState
 from memories.stores.audit_log import chain_of
 from memories.transfer.backup import back_up
 from memories.transfer.export import export, matching, own_key
@@ -258,11 +258,13 @@ class _Stream(StreamingResponse):
 
 
 async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str]:
-    server = call.server
+    server, feed = call.server, call.server.feed
+    feed.listen()
     sent_at = anyio.current_time()
     for event in first:
         yield event
     while not server.closing.is_set():
+        news = feed.news  # read first, so that a change during this round starts another
         events = await _to_thread(server, _new_events, call, seen)
         if not events and anyio.current_time() - sent_at >= PING_SECONDS:
             events = [": ping\n\n"]
@@ -271,8 +273,8 @@ async def _events(call: Call, seen: Seen, first: list[str]) -> AsyncIterator[str
         for event in events:
             sent_at = anyio.current_time()
             yield event
-        with anyio.move_on_after(POLL_SECONDS):
-            await server.closing.wait()
+        with anyio.move_on_after(feed.seconds):
+            await news.wait()
 
 
 async def _to_thread(server: ServerState, run: Any, *arguments: Any) -> Any:

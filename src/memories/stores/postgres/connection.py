@@ -50,6 +50,13 @@ SET LOCAL idle_in_transaction_session_timeout = '300s';
 SET LOCAL hnsw.ef_search = 300; SET LOCAL hnsw.iterative_scan = relaxed_order;
 SET LOCAL hnsw.max_scan_tuples = 50000
 """
+LISTENED_SECONDS = 60  # how long a listener's entry in `meta` is valid unless it is renewed
+# Notifies only if there is a listener, because commits that send notifications wait for each other
+# across the whole server.
+_NOTIFY = """
+SELECT pg_notify('{channel}', '') FROM meta
+WHERE name = 'listened' AND value::bigint > extract(epoch FROM clock_timestamp());
+"""
 # Seconds between attempts to get a connection from a server that has no free one.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 1.0
 _log = logging.getLogger(__name__)
@@ -249,13 +256,23 @@ class Server:
                     connection.execute("ROLLBACK")
                 raise
             if to_write:
-                self._commit(connection)
+                self._commit(connection, notify=transaction.logs)
             else:
                 connection.execute("ROLLBACK")
 
-    def _commit(self, connection: "Connection") -> None:
-        import psycopg
+    @property
+    def channel(self) -> str:
+        """The notification channel for log writes."""
+        return f"memories_{self._lock_key() & (1 << 64) - 1:016x}"
 
+    def _commit(self, connection: "Connection", *, notify: bool) -> None:
+        import psycopg
+        from psycopg.pq import TransactionStatus
+
+        sql = "COMMIT"
+        # Send the notification together with the commit, and only if the commit can succeed.
+        if notify and connection.info.transaction_status == TransactionStatus.INTRANS:
+            sql = f"{_NOTIFY.format(channel=self.channel)}COMMIT"
         warnings: list[str] = []
 
         def note(notice: psycopg.errors.Diagnostic) -> None:
@@ -266,7 +283,9 @@ class Server:
 
         connection.add_notice_handler(note)
         try:
-            cursor = connection.execute("COMMIT")
+            cursor = connection.execute(sql)
+            while cursor.nextset():
+                pass
         except (psycopg.OperationalError, StoreUnreachable) as exc:
             if not connection.closed:
                 raise

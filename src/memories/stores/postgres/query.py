@@ -90,6 +90,7 @@ class Transaction:
         self._locked: frozenset[str] = frozenset()
         self._depth = 0
         self.added = 0
+        self.logs = False  # whether the transaction writes to the audit log
         self.afterwards: list[Callable[[], None]] = []  # called after the commit
         self._meta = None if meta_rows is None else _parse_meta(meta_rows)
 

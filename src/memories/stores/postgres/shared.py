@@ -1,19 +1,20 @@
-"""Claims of keyed requests, shared by the servers of one store."""
+"""Claims of keyed requests and notifications of writes, shared by the servers of one store."""
 
 import contextlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.types.json import Json
 
-from memories.errors import StoreError, StoreUnreachable
+from memories.errors import MemoriesError, StoreError, StoreUnreachable
 from memories.stores import claims
 from memories.stores.claims import Claim, Taken
-from memories.stores.postgres.connection import Server
+from memories.stores.postgres.connection import LISTENED_SECONDS, Server
 from memories.stores.postgres.errors import translate_errors
 
 if TYPE_CHECKING:
@@ -189,3 +190,87 @@ class PostgresClaims:
                         self._rows(_RENEW, self._held_requests())
             except StoreError as exc:
                 _log.warning("cannot renew the requests in progress: %s", exc)
+
+
+# How often a listener sends itself a notification, to check that it receives notifications.
+PROBE_SECONDS = 15.0
+_POLL_SECONDS = 0.2  # seconds until the listener notices that it should stop
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # seconds between attempts to get a connection
+_LISTENED = """
+INSERT INTO "{schema}".meta
+VALUES ('listened', (extract(epoch FROM clock_timestamp()) + {seconds})::bigint::text)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+
+
+class LogListener:
+    """Calls a function after each transaction that wrote to the log, until the listener is closed.
+
+    Attributes:
+        hearing: Whether the listener receives notifications; if not, the caller must poll. It
+            receives none while the server is down, or behind a pooler that shares sessions.
+    """
+
+    def __init__(self, server: Server, callback: Callable[[], None]) -> None:
+        """Start listening in a separate thread.
+
+        Args:
+            server: The store's server.
+            callback: Called after each notification, and when the listener starts or stops
+                receiving notifications, since it may have missed a write.
+        """
+        self._server, self._callback = server, callback
+        self.hearing = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening. A thread that is connecting to a silent server is abandoned."""
+        self._ended.set()
+        self._thread.join(2 * _POLL_SECONDS)
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._ended.is_set():
+            try:
+                with contextlib.closing(self._server.connect()) as connection:
+                    self._listen(connection)
+            except (psycopg.Error, MemoriesError) as exc:
+                _log.info(
+                    "polling for writes to %s, because notifications don't arrive: %s",
+                    self._server.masked_url,
+                    type(exc).__name__,
+                )
+            if self.hearing:
+                self.hearing, pause = False, _FIRST_PAUSE
+                self._callback()
+            self._ended.wait(pause)
+            pause = min(2 * pause, _LAST_PAUSE)
+
+    def _listen(self, connection: "Connection") -> None:
+        """Listen until `close`.
+
+        Raises:
+            StoreUnreachable: The listener doesn't receive its own notification.
+        """
+        connection.execute(f'LISTEN "{self._server.channel}"')
+        while not self._ended.is_set():
+            connection.execute(
+                _LISTENED.format(schema=self._server.url.schema, seconds=LISTENED_SECONDS)
+            )
+            probe = os.urandom(8).hex()
+            connection.execute("SELECT pg_notify(%s, %s)", (self._server.channel, probe))
+            if not self._receive(connection, probe) and not self._ended.is_set():
+                raise StoreUnreachable("the listener did not receive its own notification")
+
+    def _receive(self, connection: "Connection", probe: str) -> bool:
+        """Pass on notifications until the next probe is due; return whether `probe` arrived."""
+        is_received, deadline = False, time.monotonic() + PROBE_SECONDS
+        while time.monotonic() < deadline and not self._ended.is_set():
+            for message in connection.notifies(timeout=_POLL_SECONDS):
+                if message.payload == probe:
+                    is_received = self.hearing = True
+                if message.payload in ("", probe):  # other payloads are probes of other listeners
+                    self._callback()
+        return is_received

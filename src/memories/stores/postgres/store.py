@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memories.stores.postgres.shared import PostgresClaims
+    from memories.stores.postgres.shared import LogListener, PostgresClaims
     from memories.stores.postgres.vectors import NewVectors
     from memories.stores.records import Matches, TurnQuery
 
@@ -418,6 +418,12 @@ class PostgresStore:
         """
         return rewrite.repartition(self._server, parse_partitions(partitions))
 
+    def listen(self, callback: Callable[[], None]) -> "LogListener":
+        """See `SharedByServers.listen`."""
+        from memories.stores.postgres.shared import LogListener
+
+        return LogListener(self._server, callback)
+
     def claims(self) -> "PostgresClaims":
         """See `SharedByServers.claims`."""
         from memories.stores.postgres.shared import PostgresClaims
@@ -502,6 +508,7 @@ def _append(db: Transaction, records: Sequence[Record], used: Vectors | None) ->
         if record.vectors is not None:
             vectors.append((ref.namespace, seq, str(ref.collection), not ended, record.vectors))
         counted.append(Counted(ref, ended, record.ended_by, length, record.labels, embedded))
+        db.logs |= ref.collection is Collection.LOG
     db.copy(f"record ({ROW})", ROW_TYPES, rows)
     db.added += len(records)
     large = counts.change(db, new=counted)
