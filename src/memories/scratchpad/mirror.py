@@ -167,8 +167,8 @@ class Mirror:
                 return
             reason = getattr(exc, "strerror", None) or exc
             raise StoreError(
-                f"cannot write {pad_file.path} ({reason}), which still shows a memory that was "
-                "deleted or changed, or is to be forgotten; remove that file"
+                f"cannot write {pad_file.path} ({reason}); it still shows a memory that was "
+                "deleted, changed or is being forgotten, so remove that file"
             ) from exc
 
 
