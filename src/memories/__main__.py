@@ -125,7 +125,7 @@ def run_for_client(
 def run(arguments: "Sequence[str]") -> int:
     """Run the command in this process, print its output or error, and return the exit code."""
     from memories.cli import output
-    from memories.errors import MemoriesError
+    from memories.errors import ConfigError, MemoriesError
 
     output.begin_run()
     try:
@@ -137,6 +137,11 @@ def run(arguments: "Sequence[str]") -> int:
         if "failed to map segment" not in str(exc):  # the loader's message when out of memory
             raise
         return output.report_error(MemoryError())
+    except RuntimeError as exc:
+        if "home directory" not in str(exc):  # the message of `Path.home` and `Path.expanduser`
+            raise
+        unknown = "the home folder is unknown; set HOME, and use no path that begins with ~USER"
+        return output.report_error(ConfigError(unknown))
     return code if isinstance(code, int) else 0
 
 

@@ -139,6 +139,29 @@ def test_a_home_that_links_to_a_missing_folder_does_not_look_empty(
     assert memory("list", env={"MEMORY_HOME": str(home)}).code == 0
 
 
+@pytest.mark.cold
+def test_an_unknown_home_folder_is_reported_in_one_sentence(
+    memory: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_entry(_: object) -> None:
+        raise KeyError
+
+    memory("create", "The office is in Berlin")
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    without_home = {"HOME": None}
+    answers = [
+        memory("list", env={**without_home, "MEMORY_HOME": None}),
+        memory("connect", env=without_home),
+        memory("list", "--store", "sqlite:///~nobody-of-that-name/m.db"),
+        memory("backup", "~nobody-of-that-name/m.db"),
+    ]
+    for answer in answers:
+        assert (answer.code, answer.error) == (
+            2,
+            "the home folder is unknown; set HOME, and use no path that begins with ~USER",
+        )
+
+
 def test_doctor_reports_a_second_name_for_the_store(memory: Command, home: Path) -> None:
     memory("create", "The office is in Berlin")
     os.link(home / "memories.db", home / "other.db")

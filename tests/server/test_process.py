@@ -72,13 +72,13 @@ def memory(
     """Return a function that runs a command that uses the server."""
 
     def run(
-        *arguments: str, code: int = 0, script: list[str] = MODULE
+        *arguments: str, code: int | None = 0, script: list[str] = MODULE
     ) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *script, *arguments]
         done = subprocess.run(
             command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
         )
-        assert done.returncode == code, done.stderr
+        assert code in (None, done.returncode), done.stderr
         return done
 
     return run
@@ -294,6 +294,25 @@ def test_a_server_without_http_is_replaced_by_one_with_a_page(
         for process in (first, second):
             process.kill()
             process.communicate(timeout=300)
+
+
+@pytest.mark.thorough
+def test_a_server_whose_log_cannot_be_written_works_and_stops(
+    environment: Mapping[str, str], tmp_path: Path, memory: Callable[..., Any]
+) -> None:
+    command = [sys.executable, "-c", SERVE, "serve", "--port", "0"]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=full)
+    try:
+        while process.poll() is None:
+            status = memory("serve", "--status", code=None).stdout
+            if json.loads(status)["running"]:
+                break
+        memory("serve", "--stop")
+        assert process.wait(300) == 0
+    finally:
+        process.kill()
+        process.wait(300)
 
 
 @pytest.mark.thorough

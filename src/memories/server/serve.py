@@ -94,8 +94,9 @@ def _listen(stack: contextlib.ExitStack, config: Config, options: ServeOptions) 
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a server also works if its log can't be written
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 class Process:
