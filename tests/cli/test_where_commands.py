@@ -218,9 +218,8 @@ def test_tags_are_renamed_and_merged(memory: Command) -> None:
     assert memory("tags", "rename", "type=pref", "type=preference").json["counts"] == {"tag": 1}
     assert tags(memory, "type") == {"fact": 2, "preference": 1}
     refused = memory("tags", "rename", "type=fact", "type=preference").error
-    assert (
-        refused
-        == '"type=preference" is in use; to merge them: memory tags merge OLD type=preference'
+    assert refused == (
+        '"type=preference" is in use; to merge them: memory tags merge type=fact type=preference'
     )
     same = memory("tags", "rename", "type=fact", "type=fact").error
     assert same == '"type=fact" is both the old and the new name; give a different one'

@@ -259,7 +259,7 @@ def list_(
 
 
 @command(
-    epilog="memory tags project --trust user\nmemory tags rename proj project\n"
+    epilog="memory tags project --trust user\nmemory tags rename env environment\n"
     "memory tags merge type=pref type=likes type=preference --dry-run\n"
     "memory tags set project=shop --where 'content ~ checkout'"
 )
@@ -347,7 +347,8 @@ def _parse_renames(memories: "Memories", verb: str, names: Sequence[str]) -> dic
     if verb == "rename" and new in old:
         raise InvalidInput(f'"{new}" is both the old and the new name; give a different one')
     if verb == "rename" and is_used:
-        raise InvalidInput(f'"{new}" is in use; to merge them: memory tags merge OLD {quote(new)}')
+        merge = f"memory tags merge {quote(old[0])} {quote(new)}"
+        raise InvalidInput(f'"{new}" is in use; to merge them: {merge}')
     return dict.fromkeys(old, new)
 
 
