@@ -100,6 +100,178 @@ JUNK = [
     ("user", "remember that {{{{ }}}} ;;;; ==== (((( )))) 1 2 3"),
 ]
 
+# Each gives the agent a role for this chat.
+ROLES = """\
+Act as a strict reviewer. You always reject unclear names.
+Act as my Linux terminal. You never explain anything.
+Pretend you are a pirate. You always say arr.
+Pretend to be a customer. You never agree with the first offer.
+I want you to act as an interviewer. You always ask one question at a time.
+You are now a grumpy senior engineer. You never praise anyone.
+Play the role of a sceptical investor. Always question the numbers.
+Let's role-play: you are a recruiter. You always answer in two sentences.
+Imagine you are a compiler. You only ever print errors.
+From now on you act as a tutor. Never give the answer away.
+Take on the role of a security auditor. You always assume the worst.
+Du bist jetzt ein strenger Prüfer. Du lehnst unklare Namen immer ab.
+Spiel einen skeptischen Kunden. Du stimmst niemals sofort zu.
+Stell dir vor, du bist ein Compiler. Du gibst immer nur Fehler aus.
+Tu so, als wärst du ein Pirat. Sag immer arr.
+Verhalte dich wie ein Linux-Terminal. Erkläre niemals etwas.
+Agiere als Interviewer. Stelle immer nur eine Frage.
+Schlüpfe in die Rolle eines Lehrers. Verrate niemals die Lösung.
+Agis comme un relecteur sévère. Tu rejettes toujours les noms peu clairs.
+Imagine que tu es un compilateur. N'affiche jamais autre chose que les erreurs.
+Fais comme si tu étais un client. Ne sois jamais d'accord tout de suite.
+Joue le rôle d'un investisseur. Pose toujours des questions sur les chiffres.
+Tu es maintenant un pirate. Réponds toujours en rimes.
+Fais semblant d'être un recruteur. Réponds toujours en deux phrases.
+Actúa como un revisor estricto. Siempre rechaza los nombres poco claros.
+Imagina que eres un compilador. Nunca muestres otra cosa que errores.
+Finge que eres un cliente. Nunca aceptes la primera oferta.
+Haz el papel de un inversor. Siempre cuestiona las cifras.
+Ahora eres un pirata. Responde siempre en rima.
+Haz de entrevistador. Haz siempre una sola pregunta.
+Agisci come un revisore severo. Rifiuta sempre i nomi poco chiari.
+Fai finta di essere un cliente. Non accettare mai la prima offerta.
+Immagina di essere un compilatore. Mostra sempre e solo gli errori.
+Aja como um revisor rigoroso. Sempre rejeite nomes pouco claros.
+Finja que é um cliente. Nunca aceite a primeira oferta."""
+
+# Each reports what others do.
+REPORTS = """\
+Anna said they always use tabs
+Anna says they never deploy on Fridays
+Tom told me that they always squash before merging
+Our vendor told us they always use port 5433
+Maria mentioned that her team never writes unit tests
+Peter claims his company only uses Java
+The other team said they never run migrations at night
+My friend told me he always uses Vim
+Lena thinks that she always needs a staging server for that
+Anna explained that they always release on Mondays
+According to Anna they always use tabs
+Anna's company always uses tabs, she told me
+I heard from Tom that they never use feature flags
+Anna hat gesagt, dass sie immer Tabs nutzen
+Anna sagte, sie nutzen immer Tabs
+Tom meinte, dass sie nie freitags deployen
+Peter hat mir erzählt, dass seine Firma immer Java verwendet
+Maria erzählte, ihr Team schreibt niemals Tests
+Laut Anna nutzen sie immer Tabs
+Lena behauptet, dass sie immer einen Testserver brauchen
+Anna a dit qu'ils utilisent toujours des tabulations
+Tom m'a dit qu'ils ne déploient jamais le vendredi
+Maria raconte que son équipe n'écrit jamais de tests
+Pierre prétend que son entreprise utilise toujours Java
+Selon Anna, ils utilisent toujours des tabulations
+Anna m'a expliqué qu'elle travaille toujours avec Vim
+Ana dijo que siempre usan tabuladores
+Tomás me dijo que nunca despliegan los viernes
+María cuenta que su equipo nunca escribe pruebas
+Pedro afirma que su empresa siempre usa Java
+Según Ana, siempre usan tabuladores
+Anna ha detto che usano sempre i tab
+Luca mi ha detto che non fanno mai deploy il venerdì
+Secondo Anna usano sempre i tab
+A Ana disse que eles sempre usam tabs
+O Pedro me contou que a empresa dele nunca usa Java"""
+
+# Each limits its list to this moment. A bar stands for a line break.
+MOMENTARY_LISTS = """\
+For now:|- always use uv
+For now:|- never push to main|- always run the tests
+For the moment:|- always answer in English
+For the time being:|1. never touch the schema
+Just for this PR:|- always squash
+For this branch:|- never rebase
+Temporarily:|- always log at debug level
+Until we ship:|- never change the API
+Right now:|- always use port 5433
+## For now|- Always use uv
+This time:|- never ask me before you run tests
+Only today:|- always ping me before you deploy
+Vorerst:|- Nutze immer uv
+Fürs Erste:|- Pushe niemals auf main
+Im Moment:|- Antworte immer auf Englisch
+Vorläufig:|- Immer mit uv installieren
+Diesmal:|- Frag mich immer vorher
+Momentan:|- Niemals das Schema ändern
+## Vorerst|- Immer uv nutzen
+Pour l'instant :|- Utilise toujours uv
+Pour le moment :|- Ne pousse jamais sur main
+Cette fois :|- Demande-moi toujours avant
+Provisoirement :|- Réponds toujours en anglais
+Temporairement :|- Utilise toujours le port 5433
+Por ahora:|- Usa siempre uv
+De momento:|- Nunca hagas push a main
+Por el momento:|- Responde siempre en inglés
+Esta vez:|- Pregúntame siempre antes
+Temporalmente:|- Usa siempre el puerto 5433
+Per ora:|- Usa sempre uv
+Per il momento:|- Non fare mai push su main
+Por enquanto:|- Use sempre uv
+No momento:|- Nunca faça push para a main"""
+
+# Each asks for one change.
+TASKS = """\
+cache the token in Redis for 5 minutes
+Add the missing index to the orders table
+Build a page that lists the invoices of a customer
+Convert the timestamps to UTC
+Extract a function for the retry
+Increase the timeout to 10 seconds
+Fix the layout of the header on small screens
+Replace the spinner with a progress bar
+Change the colour of the button to green
+Rename the column to created_at
+Move the config into its own module
+Validate the email with a regex
+Create a table for invoices with a foreign key to orders
+Write a script that exports the users as CSV
+Implement a rate limiter with a token bucket"""
+
+# Each is a lasting statement. A bar stands for a line break.
+ORDINARY_DIRECTIVES = """\
+Always use uv instead of pip.
+Never push directly to main.
+From now on, answer in German.
+We deploy on Fridays.
+I prefer short functions.
+Please never commit generated files.
+Always run the tests before you commit.
+You should always ask me before deleting files.
+Our database is PostgreSQL 16.
+We decided to use SQLite for the cache.
+Remember that the staging server runs on port 8443.
+Don't ever use print for logging.
+When writing tests, use pytest fixtures.
+Tom is responsible for the billing service.
+We always squash before merging.
+You must never expose the API key.
+I'm the maintainer of the parser.
+Ask me before every deploy.
+In general, keep functions below fifty lines.
+Nutze immer uv statt pip.
+Pushe niemals direkt auf main.
+Ab jetzt bitte auf Deutsch antworten.
+Wir deployen freitags.
+Ich bevorzuge kurze Funktionen.
+Frag mich immer, bevor du Dateien löschst.
+Utilise toujours uv au lieu de pip.
+Ne pousse jamais directement sur main.
+Nous utilisons PostgreSQL 16.
+Je préfère les fonctions courtes.
+Usa siempre uv en lugar de pip.
+Nunca hagas push directamente a main.
+Usamos PostgreSQL 16.
+Prefiero funciones cortas.
+You are right. Always use uv instead of pip.
+You are on our infrastructure team's repo. Never push directly to main.
+Our rules:|- Always use uv.|- Never push to main.
+Anna said we should talk. Always use uv instead of pip.
+Anna and I always review each other's pull requests."""
+
 
 @pytest.mark.parametrize(("role", "text", "content"), WORTH)
 def test_sentences_worth_remembering_are_proposed_in_full(
@@ -616,6 +788,26 @@ def test_a_momentary_instruction_is_not_proposed_at_any_rating(text: str) -> Non
 )
 def test_a_standing_instruction_may_mention_the_users_things(text: str) -> None:
     assert [each.content for each in candidates(text, "user", lambda _: 1.0)] == [text]
+
+
+@pytest.mark.parametrize("text", [*ROLES.split("\n"), *REPORTS.split("\n"), *TASKS.split("\n")])
+def test_roles_reports_about_others_and_tasks_are_not_proposed_at_any_rating(text: str) -> None:
+    assert candidates(text, "user", lambda _: 9.0) == []
+
+
+@pytest.mark.parametrize("text", MOMENTARY_LISTS.split("\n"))
+def test_a_list_under_a_momentary_heading_is_not_proposed(text: str) -> None:
+    assert candidates(text.replace("|", "\n"), "user", lambda _: 9.0) == []
+
+
+@pytest.mark.parametrize("text", ORDINARY_DIRECTIVES.split("\n"))
+def test_ordinary_directives_are_proposed(text: str) -> None:
+    assert candidates(text.replace("|", "\n"), "user") != []
+
+
+def test_a_request_to_remember_is_proposed_even_after_a_role() -> None:
+    text = "Act as a strict reviewer. You always reject unclear names. Remember that Ann is new."
+    assert [each.content for each in candidates(text, "user", lambda _: 9.0)] == ["Ann is new."]
 
 
 def test_an_english_sentence_with_a_low_rating_is_left_out_despite_a_phrase() -> None:

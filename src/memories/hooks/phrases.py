@@ -12,7 +12,8 @@ A sentence is proposed for one of these reasons:
 
 Questions, quotations, reports, suppositions, denials, log lines, and instructions that concern only
 the current task are never proposed. After a line such as "Summarize this email:", only requests to
-remember are proposed, since someone else wrote the text.
+remember are proposed, since someone else wrote the text. The same holds after a sentence such as
+"Act as a pirate", since the rest describes a role for this chat.
 """
 
 import functools
@@ -191,11 +192,11 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
             if is_refused:
                 continue
             candidate = _find_request(whole, following.text)
-            is_handed_over = is_handed_over or _hands_over(sentence, text)
-        if not is_handed_over:
+            is_handed_over = is_handed_over or _hands_over(sentence, text) or _gives_role(sentence)
+        if not is_handed_over and not (lead and _is_denied_by(lead)):
             candidate = candidate or _find_label(whole, role)
             candidate = candidate or _find_phrase(whole, role, text, rate)
-            if candidate is None and lead and not _is_denied_by(lead):
+            if candidate is None and lead:
                 candidate = _find_phrase(sentence, role, text, rate)
                 candidate = candidate and candidate._replace(content=_capitalize(whole))
         if candidate is not None and _is_sound(candidate):
@@ -204,15 +205,19 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
 
 
 def _is_denied_by(lead: str) -> bool:
-    """Return whether a lead makes the items of its list a question, a supposition or a report.
+    """Return whether a lead makes the items of its list a question, a supposition or a report, or
+    limits them to this moment.
 
     Headings such as "How we work" and requests such as "Could you follow these rules" don't.
     """
+    if _pattern("asks").search(lead):
+        return True
     text = languages.fold(_pattern("requests").sub(" ", lead))
     codes = (*languages.detect(lead), "en")
-    return _pattern("asks").search(lead) is not None or any(
-        read_language(code).supposes(text) for code in codes
+    is_momentary = any(
+        read_language(code).pattern("moment").search(text) for code in (*codes, *languages.LATIN)
     )
+    return is_momentary or any(read_language(code).supposes(text) for code in codes)
 
 
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
@@ -246,6 +251,13 @@ def _hands_over(sentence: str, message: str) -> bool:
         if language.pattern("handover").search(text) and language.find(text, USER) is None:
             return True
     return False
+
+
+def _gives_role(sentence: str) -> bool:
+    """Return whether a sentence gives the agent a role for this chat, as in "Act as a pirate"."""
+    text = languages.fold(sentence)
+    codes = ("en", *languages.LATIN)
+    return any(read_language(code).pattern("persona").search(text) for code in codes)
 
 
 def _find_request(sentence: str, following: str) -> CandidateSentence | None:
