@@ -550,7 +550,7 @@ def test_the_commands_page_lists_every_command() -> None:
         "| 0 | done",
         "| 1 | error",
         "| 2 | wrong usage",
-        "| 3 | not stored: very similar to an existing memory",
+        "| 3 | not stored: very similar to the memories",
     ):
         assert code in page
 
