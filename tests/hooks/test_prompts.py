@@ -274,6 +274,9 @@ def test_inserted_frames_are_removed_and_the_text_around_them_is_kept() -> None:
     assert remove_frames(f"said\n=== memories {one} ===\nnever ended") == "said\n"
     for plain in (
         "=== a title ===\ntext",
+        "=== commit 4e0ae353d06c ===\nWhy does this fail?",
+        "=== Build 123456789 ===\nred\n=== end of Build 123456789 ===\nWhy?",
+        f"the memories ===\n=== id {one} ===\ntext",
         f"=== memories {one} ===",
         f"a {one}\nb",
         "=== end of it ===\n",

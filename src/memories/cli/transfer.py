@@ -167,9 +167,8 @@ def _find_source(source: str, path: str | None) -> tuple[str | None, Sequence[Pa
     if path is not None:
         raise InvalidInput(f'there is no source "{shown(source)}"; use {", ".join(SOURCES)}')
     file = None
-    with contextlib.suppress(
-        OSError, RuntimeError, ValueError
-    ):  # opening the file later reports the error
+    # opening the file later reports the error
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
         file = Path(source).resolve(strict=True)
     if file is None or source in ("", "-") or is_bundle(file) or _is_export(file):
         return None, []
@@ -420,14 +419,16 @@ def _report_import(
 
 
 def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
-    verb = "Would import" if answer["dry_run"] else "Imported"
+    verb, became = "Imported", "became"
+    if answer["dry_run"]:
+        verb, became = "Would import", "would become"
     records = amount(imported.imported, "record", "records")
     known = amount(imported.known, "was", "were")
     still = f", {imported.still_pending} still held for review" if imported.still_pending else ""
     lines = [f"{verb} {records}; {known} already there{still}."]
     if answer.get("edited"):
         count = amount(answer["edited"], "edited text", "edited texts")
-        lines.append(f"{count} {'would become' if answer['dry_run'] else 'became'} new versions.")
+        lines.append(f"{count} {became} new versions.")
     if answer["pending"] and answer["trusted"]:
         lines.append(f"{_render_pending(answer)}, as when the file was exported.")
     elif answer["pending"]:

@@ -10,7 +10,11 @@ _MAX_EDGE = 20_000  # number of characters read at each end of a prompt to find 
 # and in a result of its MCP tools "=== title 123456: stored data" … "=== end title 123456 ===",
 # perhaps followed by a second frame with the same number.
 _FRAME_START, _FRAME_END = "=== ", "=== end "
-_BOUNDARY = re.compile(r"\b(?:[0-9a-f]{9,16}|\d{6}(?=: stored data))\b")
+# Other lines may begin alike, such as "=== commit 4e0ae353d06c ===".
+_OPENING = re.compile(
+    r"=== (?:(?i:stored data|known memory|conversations|duplicates|memory|memories|results|turns"
+    r"|versions) (?=[0-9a-f]{9})|\w+ (?=\d{6}: stored data))([0-9a-f]{6,16})\b"
+)
 _SECOND_FRAME = re.compile(r" ===\n=== \w+ (\d{6}) ===")
 _AFTER_FRAME = re.compile(r"(?: ===|; the message:)?")
 # Text that hosts put around a prompt, or send in place of one.
@@ -154,10 +158,10 @@ def remove_frames(text: str) -> str:
         if line_end < 0:
             break
         position = line_end
-        boundary = _BOUNDARY.search(text, frame + len(_FRAME_START), line_end)
-        if boundary:
+        opening = _OPENING.match(text, frame)
+        if opening:
             parts.append(text[start:frame])
-            start = position = _end_of_frame(text, boundary[0], line_end)
+            start = position = _end_of_frame(text, opening[1], line_end)
     text = "".join([*parts, text[start:]])
     return re.sub(_HOST_ELEMENT, "", text, flags=re.S | re.M) if "<" in text else text
 
