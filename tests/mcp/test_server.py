@@ -228,6 +228,23 @@ def test_a_deleted_memory_and_a_restored_repetition_are_reported(modern: Agent) 
     assert hint.startswith(f"memory {new}") and "says the same thing; delete one of them" in hint
 
 
+def test_an_error_advises_a_call_only_for_a_memory_of_the_own_namespace(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/m.db"
+    with Memories(url, embedder="none") as shared:
+        theirs = short_id(shared.delete(shared.create("Ann likes tea").id or "").id)
+    with Memories(url, namespace="bob", embedder="none") as memories:
+        agent = Agent(memories, "auto")
+        own = agent.call("create_memory", content="Bob likes tea")["id"]
+        agent.call("delete_memory", id=own)
+        advice = "Memory not found: it was deleted; to restore it, "
+        assert agent.error_of("update_memory", id=own, confirm=True) == (
+            f"{advice}call restore_memory with id={own}"
+        )
+        error = agent.error_of("update_memory", id=theirs, confirm=True)
+        assert error.startswith(f"{advice}run: memory restore ")
+        assert error.endswith(f"{theirs} -n shared")
+
+
 def test_every_answer_names_memories_by_their_short_ids(modern: Agent, memories: Memories) -> None:
     older, newer = (
         modern.call("create_memory", content=f"The API listens on port {port}")["id"]

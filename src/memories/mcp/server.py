@@ -75,12 +75,7 @@ _IDLE_KEYWORDS: Mapping[str, tuple[type, ...]] = {
     "additionalProperties": (bool,),
 }
 
-# Commands in errors, and the calls that do the same. Only the user's command restores a memory of
-# another namespace.
-_CALLS = {
-    re.compile(r"run: memory restore (\S+)$"): r"call restore_memory with id=\1",
-    re.compile(r"run memory turns show$"): "call get_history",
-}
+_RESTORE = re.compile(r"run: memory restore (\S+)(?: -n (\S+))?$")
 
 
 class OurTool(Tool):
@@ -178,9 +173,11 @@ def _with_damage(tools: Tools, answer: Any, findings: Sequence[Finding]) -> Any:
 
 
 def _sentence(tools: Tools, exc: MemoriesError) -> str:
-    sentence = str(exc)
-    for command, call in _CALLS.items():
-        sentence = command.sub(call, sentence)
+    sentence = str(exc).replace("run memory turns show", "call get_history")
+    command = _RESTORE.search(sentence)
+    # Only the user's command restores a memory of another namespace.
+    if command is not None and command[2] in (None, tools.memories.namespace):
+        sentence = f"{sentence[: command.start()]}call restore_memory with id={command[1]}"
     sentence = " ".join(tools.complete(with_short_ids(sentence)).split())
     if isinstance(exc, AmbiguousId):
         sentence += f": {', '.join(exc.matches)}"
