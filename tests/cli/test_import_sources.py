@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -260,12 +261,36 @@ def test_the_next_import_completes_a_failed_one(
         patch.setattr(foreign, "append", fail_at_the_second)
         stopped = memory("import", path)
     assert (stopped.code, stopped.out) == (1, "")
-    assert (
-        "to erase it, except memories edited since: memory forget --where 'import = " in stopped.err
-    )
+    advice = "to erase it, except memories changed since: memory forget --where 'import = "
+    assert advice in stopped.err
     answer = memory("import", path).json
     assert (answer["turns"], answer["memories"], answer["known"]) == (2, 3, 2)
     assert len(set(contents(memory))) == 7
+
+
+def test_erasing_an_import_keeps_memories_changed_since(memory: Command, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("# Notes\n\n" + "".join(f"- The {n} is {n} years old\n" for n in range(6)))
+    store = f"sqlite:///{tmp_path}/other.db"
+    given = ("--store", store)
+    env = {"EMBEDDER": "none"}
+    text = memory("import", str(notes), *given, "--format", "text", env=env).out
+    remedy = f"memory reembed --store {store} adds the missing vectors, unless EMBEDDER=none.\n"
+    assert remedy in text
+    undo = shlex.split(text.partition("except memories changed since: ")[2])[1:]
+    memory("review", "accept", "--all", "--yes", *given, env=env)
+    rows = memory("list", *given, env=env).json["results"]
+    edited, tagged, restored, confirmed, pinned, _ = [row["id"] for row in rows]
+    memory("update", edited, "The oak is old", *given, env=env)
+    memory("update", tagged, "--tag", "kind=tree", *given, env=env)
+    memory("delete", restored, *given, env=env)
+    memory("restore", restored, *given, env=env)
+    memory("confirm", confirmed, *given, env=env)
+    memory("scratchpad", "pin", pinned, *given, env=env)
+    assert memory(*undo, "--yes", env=env).json["counts"] == {"forget": 2}
+    left = {row["id"] for row in memory("list", *given, env=env).json["results"]}
+    assert left == {edited, tagged, restored, confirmed}
+    assert memory(*undo, "--yes", env=env).json["count"] == 0
 
 
 @pytest.mark.first(1)

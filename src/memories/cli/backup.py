@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memories.answers import store_shapes
-from memories.answers.advice import complete_answer
+from memories.answers.advice import complete_answer, complete_commands
 from memories.cli.app import check_path, command, option
 from memories.cli.options import (
     ProgressBar,
@@ -103,12 +103,13 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
 
 def _render_restore(answer: Mapping[str, Any]) -> str:
+    from memories.cli.stores import without_vector
+
     made = f", made at {format_time(answer['made_at'])}" if answer["made_at"] else ""
     records = amount(answer["records"], "record", "records")
     lines = [f"Restored and verified: {records} from {answer['restored']}{made}."]
     if answer["without_vector"]:
-        count = amount(answer["without_vector"], "has", "have")
-        lines.append(f"{count} no vector; memory reembed adds the missing vectors.")
+        lines.append(complete_commands(without_vector(answer["without_vector"])))
     if answer["kept"]:
         lines.append(
             f"The previous store is kept as {answer['kept']}; remove it when you no longer need it."

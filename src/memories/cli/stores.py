@@ -71,7 +71,8 @@ def open_store(
 
 def without_vector(count: int) -> str:
     """Return a sentence on how many records have no vector, and the remedy."""
-    return f"{amount(count, 'has', 'have')} no vector; memory reembed adds the missing vectors."
+    have = amount(count, "has", "have")
+    return f"{have} no vector; memory reembed adds the missing vectors, unless EMBEDDER=none."
 
 
 def namespaces_of(

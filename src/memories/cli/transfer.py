@@ -215,7 +215,7 @@ def _import_source(
         def begin() -> None:
             begin_change()
             bar.close()
-            note(f"Import {import_id}; to erase it, except memories edited since: {undo}")
+            note(f"Import {import_id}; to erase it, except memories changed since: {undo}")
 
         importer = Importer(store, embedder, config, terms, begin)
         for counts in importer.store(reading.items(partial(bar, "importing"))):
@@ -251,11 +251,11 @@ def _render_result(answer: Mapping[str, Any]) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in answer["redacted"].items())
         lines.append(f"Secrets removed: {kinds}")
     if answer["without_vector"]:
-        lines.append(without_vector(answer["without_vector"]))
+        lines.append(complete_commands(without_vector(answer["without_vector"])))
     if "hint" in answer:
         lines.append(f"To decide: {answer['hint']}")
     if "undo" in answer:
-        lines.append(f"To erase this import, except memories edited since: {answer['undo']}")
+        lines.append(f"To erase this import, except memories changed since: {answer['undo']}")
     return "\n".join(map(safe, lines))
 
 
@@ -442,7 +442,7 @@ def _render_import(imported: "Imported", answer: Mapping[str, Any]) -> str:
     if "hint" in answer:
         lines.append(f"To decide: {complete_commands(answer['hint']).partition(': ')[2]}")
     if imported.without_vector:
-        lines.append(without_vector(imported.without_vector))
+        lines.append(complete_commands(without_vector(imported.without_vector)))
     if imported.conflict_count:
         left_out = amount(imported.conflict_count, "record was", "records were")
         lines.append(f"{left_out} left out because of a conflict with existing ones:")
