@@ -413,6 +413,14 @@ def test_a_context_names_the_projects_of_other_folders(tmp_path: Path) -> None:
     assert sorted("project till" in line for line in lines) == [False, False, True]
 
 
+def test_a_search_says_that_no_memory_has_the_project(modern: Agent, memories: Memories) -> None:
+    memories.create("The till deploys on Mondays", tags={"project": "github.com/ann/till"})
+    answer = modern.call("search_memories", query="deploys", project="tile")
+    assert answer["hint"] == 'no current memory has the project "tile"; omit project to search all'
+    for arguments in ({"project": "till"}, {"project": "till", "speaker": "Ann"}, {"project": " "}):
+        assert "hint" not in modern.call("search_memories", query="deploys", **arguments)
+
+
 def test_a_dot_means_the_project_of_the_working_folder(tmp_path: Path) -> None:
     place = Place("shop", aliases=("the-shop",))
     with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:

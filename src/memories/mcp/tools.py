@@ -25,6 +25,7 @@ from memories.mcp import answers
 from memories.mcp.answers import Own, brief, row, rows, shorten, with_author
 from memories.memories import Memories
 from memories.models import DecayPolicy, Draft, Memory
+from memories.read.lookup import complete_project
 from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
@@ -211,6 +212,14 @@ class Tools:
             return {**tags, "project": self._own_place().project}
         return tags or {}
 
+    def _project_hint(self, project: str | Sequence[str]) -> str:
+        """Return a hint if no current memory has a project, which may be misspelled."""
+        known = self.memories.tags("project").keys()
+        names = complete_project(project, known) or ()
+        if known.isdisjoint(names):
+            return f'no current memory has the project "{names[0]}"; omit project to search all'
+        return ""
+
     # --- search and read ---
 
     @taking_filters(SEARCH_DEFAULTS)
@@ -241,6 +250,8 @@ class Tools:
         hits = list(map(shapes.hit, explanation.hits))
         groups = answers.hits(hits, self._own())
         hint = hint or explanation.note or self._language_hint(query)
+        if not hits and arguments.get("project") and not arguments.get("as_of"):
+            hint = hint or self._project_hint(arguments["project"])
         return _answer({"hint": hint or None}, **groups)
 
     def list_memories(
