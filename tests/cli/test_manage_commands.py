@@ -247,3 +247,37 @@ def test_status_of_an_unreachable_chroma_server_has_the_specified_error(memory: 
 
 
 # --- serve
+
+
+@pytest.mark.parametrize(
+    "options", [("--install",), ("--install", "--dry-run"), ("--install", "--port", "9000")]
+)
+def test_serve_refuses_the_former_install_options(
+    memory: Command, folder: Path, options: tuple[str, ...]
+) -> None:
+    answer = memory("serve", *options)
+    assert (answer.code, "docs/server.md has unit files" in answer.error) == (2, True)
+    assert list(folder.iterdir()) == []
+
+
+def test_serve_uninstall_prints_the_commands_that_unload_it(
+    memory: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    options = ("serve", "--uninstall", "--store", "sqlite:////nowhere/m.db")
+    assert memory(*options).code == 1
+    unit = tmp_path / "config" / "systemd" / "user" / "memories-fe2468b5.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("text")
+    commands = [
+        "systemctl --user disable --now memories-fe2468b5.service",
+        "systemctl --user daemon-reload",
+    ]
+    assert memory(*options).json == {
+        "file": str(unit),
+        "done": "removed",
+        "text": "text",
+        "commands": commands,
+    }
+    assert not unit.exists()

@@ -1,4 +1,6 @@
-"""Starting a server from systemd or launchd: the units in the docs."""
+"""Starting a server from systemd or launchd: the units in the docs, and those that an earlier
+version wrote.
+"""
 
 import configparser
 import os
@@ -14,8 +16,11 @@ from pathlib import Path
 import pytest
 
 from memories import load_config
+from memories.cli import serve as manage
 from memories.config import registers
 from memories.server import sockets
+
+CRC = "fe2468b5"  # hash of the store's URL in the unit's name
 
 
 def unit(text: str) -> configparser.ConfigParser:
@@ -75,6 +80,39 @@ def test_the_plist_in_the_docs_starts_the_server(user: Path) -> None:
         True,
         {"SuccessfulExit": False},
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "file", "stop"),
+    [
+        (
+            "linux",
+            ".config/systemd/user/memories-CRC.service",
+            "systemctl --user disable --now memories-CRC.service",
+        ),
+        (
+            "darwin",
+            "Library/LaunchAgents/memories.serve.CRC.plist",
+            "launchctl bootout gui/UID/memories.serve.CRC",
+        ),
+    ],
+)
+def test_the_systemd_unit_from_an_earlier_version_is_removed(
+    user: Path, monkeypatch: pytest.MonkeyPatch, system: str, file: str, stop: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    config = load_config({"store": "sqlite:////nowhere/m.db"})
+    assert manage.uninstall(config) is None
+    installed = user / file.replace("CRC", CRC)
+    other = installed.with_name(installed.name.replace(CRC, "00000000"))
+    installed.parent.mkdir(parents=True)
+    installed.write_text("text")
+    other.write_text("of another store")
+    removed = manage.uninstall(config)
+    assert removed is not None
+    assert (removed.path, removed.text) == (installed, "text")
+    assert removed.stop[0] == stop.replace("CRC", CRC).replace("UID", str(os.getuid()))
+    assert list(installed.parent.iterdir()) == [other]
 
 
 @pytest.mark.first(1)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from memories.cli.options import (
     whole_number_or,
     with_settings,
 )
-from memories.cli.output import emit, safe, table
+from memories.cli.output import emit, note, safe, table
 from memories.errors import InvalidInput, SystemFault
 from memories.guard.validate import shown
 from memories.settings import Config
@@ -99,6 +100,12 @@ class StartChat(NamedTuple):
     help="Show whether a server is running, and its state.",
 )  # fmt: skip
 @option("--stop", "action", flag_value="stop", section="Manage", help="Stop this store's server.")
+@option(
+    "--uninstall", "action", flag_value="uninstall", section="Manage",
+    help="Remove the file that --install wrote in an earlier version.",
+)  # fmt: skip
+@option("--install", "action", flag_value="install", hidden=True, help="Explain what replaces it.")
+@option("--dry-run", is_flag=True, hidden=True, help="Like --install, for old scripts.")
 @with_settings(store_option, format_option)
 def serve(
     config: Config,
@@ -108,6 +115,7 @@ def serve(
     tls_key: str | None,
     idle: int | None,
     action: str | None,
+    dry_run: bool,
 ) -> StartServer | int:
     """Run a local server: faster commands, an HTTP API and a web page.
 
@@ -124,6 +132,10 @@ def serve(
     if no_http and (tls_cert or any(http.values())):
         raise InvalidInput(
             "--no-http can't be combined with the HTTP options; omit one or the other"
+        )
+    if dry_run or action == "install":
+        raise InvalidInput(
+            "serve --install was removed; docs/server.md has unit files for systemd and launchd"
         )
     if http.get("port", 0) > 65_535:
         raise InvalidInput(f'{_PORT}, not "{http["port"]}"')
@@ -221,6 +233,20 @@ def chat(
 # --- a running server ---
 
 
+class Unit(NamedTuple):
+    """A systemd or launchd file that starts a server.
+
+    Attributes:
+        path: The file.
+        text: Its text.
+        stop: The commands that unload the file.
+    """
+
+    path: Path
+    text: str
+    stop: Sequence[str]
+
+
 def stop_command_server(config: Config) -> bool:
     """Ask the command server, which doesn't serve HTTP, to stop; return whether it was running."""
     status = send(config, "status")
@@ -276,8 +302,46 @@ def _wait_for_end(config: Config, process: int) -> bool:
     return False
 
 
+def uninstall(config: Config) -> Unit | None:
+    """Remove the unit that an earlier version's `memory serve --install` wrote for a store.
+
+    Returns:
+        The removed unit; None if there is none.
+
+    Raises:
+        SystemFault: The file can't be read or removed.
+    """
+    name = Path(socket_of(config.store, os.environ)).stem
+    if sys.platform == "darwin":
+        label = f"memories.serve.{name}"
+        path = Path.home() / "Library" / "LaunchAgents" / f"{label}.plist"
+        stop = [f"launchctl bootout gui/{os.getuid()}/{label}"]
+    else:
+        service = f"memories-{name}.service"
+        base = Path(os.environ.get("XDG_CONFIG_HOME", "").strip() or Path.home() / ".config")
+        path = base / "systemd" / "user" / service
+        stop = [f"systemctl --user disable --now {service}", "systemctl --user daemon-reload"]
+    try:
+        text = path.read_text(errors="replace")
+        path.unlink()
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise SystemFault(f"cannot remove {path}: {exc.strerror or exc}") from exc
+    return Unit(path, text, stop)
+
+
 def _manage(config: Config, action: str) -> int:
-    """Show or stop a running server."""
+    """Show or stop a running server, or remove what `serve --install` wrote."""
+    if action == "uninstall":
+        unit = uninstall(config)
+        if unit is None:
+            note("No server is installed.")
+            return 1
+        text = "\n  ".join([f"Removed {unit.path}.\nNow run:", *unit.stop])
+        shape = {"file": str(unit.path), "done": "removed", "text": unit.text}
+        emit({**shape, "commands": unit.stop}, text)
+        return 0
     status = send(config, action) or {"running": False}
     if action == "stop":
         process = status.get("process")  # servers of earlier versions don't report it
