@@ -99,7 +99,9 @@ def run_for_client(
     open_memories: "Callable[[Config, bool], Memories] | None" = None,
     create_id: str = "",
 ) -> tuple[int, str]:
-    """Run a command for a server's client, or locally after the connection to a server was lost.
+    """Run a command that `warm.ask` would send to a server.
+
+    A server calls this for its clients. A client calls it if it lost the connection to its server.
 
     Args:
         arguments: The arguments of the command.
@@ -107,7 +109,7 @@ def run_for_client(
         create_id: The id of the memory that the command creates.
 
     Returns:
-        The exit code, and the change that the command made, as a clause.
+        The exit code, and a clause that names the change that the command made.
     """
     if arguments[:1] == ["hook"]:  # a hook's request, not a command
         from memories.hooks.model_context import answer_as_server

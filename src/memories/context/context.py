@@ -312,8 +312,9 @@ class ContextBuilder:
         return message[: fitting.largest_fitting(len(message), fits)]
 
     def _fit(self, context: dict[str, Any], parts: Parts, fitter: Fitter) -> Parts:
-        """Return the parts that fit into the budget together with the message. The tokens of the
-        complete text are counted.
+        """Return the parts that fit into the budget next to the message.
+
+        The budget applies to the tokens of the complete text.
         """
         budget = self.token_budget
         if budget is None:

@@ -179,7 +179,10 @@ def _is_time_without_zone(text: str) -> bool:
 
 
 def parse_time_in_zone(text: str, now: datetime) -> datetime:
-    """Return the start of the time in a text (see `parse_span`), in the text's time zone or UTC."""
+    """Parse a time, and return it in the time zone that the text names, or else in UTC.
+
+    If the text names a time span, such as a day, its start is returned; see `parse_span`.
+    """
     return parse_span(text, now)[0].astimezone(zone_of(text) or UTC)
 
 

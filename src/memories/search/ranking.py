@@ -97,8 +97,8 @@ STALE_SCORE_SHARE = 0.5
 # The best word score counts fully only if it is at least this. Without this rule, a single common
 # word in a small store would count fully.
 FULL_WORD_SCORE = 4.0
-# Factor for a standalone memory's weight of similarity, since no neighbour's words can confirm the
-# match.
+# Similarity counts this many times as much for a standalone memory: it has no neighbours whose
+# words could confirm the match.
 STANDALONE = 2.0
 FULL_LENGTH = 20  # a turn with this many words is not brief
 # Without an embedder, the signs are multiplied by this factor; otherwise they could outweigh the

@@ -30,8 +30,10 @@ class Relevance(NamedTuple):
         min_freshness: The lower bound of the factor for age, 0 to 1; 1 ignores age.
         boost_rate: How much each read increases the factor for use.
         max_boost: The upper bound of the factor for use, 1 or more; 1 ignores use.
-        fresh_from: A memory that has been read gets the lowest threshold from this freshness on.
-        stale_below: A memory that was never read gets the highest threshold below this freshness.
+        fresh_from: A memory that has been read and is at least this fresh gets the lowest
+            threshold.
+        stale_below: A memory that was never read and is less fresh than this gets the highest
+            threshold.
         thresholds: For each level of staleness, the minimum similarity of a clear answer, on the
             calibrated scale. See `ranking._drop_below_thresholds`.
     """

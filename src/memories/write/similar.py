@@ -28,8 +28,8 @@ _NEAR_BEST = 0.15  # a memory is shown if its score is at most this far below th
 _MAX_SCORED = 12  # maximum number of rivals that are scored, the most similar first
 _SEEN_BONUS = 0.18  # added to the score of a memory that the writer has just read
 _MAX_CANDIDATES = 16  # maximum number of candidates that are compared with a draft
-# A store can't exclude all memories that have a project, so these may take up all candidates for a
-# draft without one. In that case, this many candidates are read.
+# A store can't filter for memories without a project. For a draft without one, all candidates may
+# therefore belong to projects; if so, this many candidates are read.
 _MAX_CANDIDATES_AGAIN = 64
 
 

@@ -70,9 +70,9 @@ class Refused(Exception):
         self.status, self.headers = status, headers
 
 
-# key in a scope for a function that removes from a text everything that the sender must not see
+# Keys in the ASGI scope of a request. The first names a function that removes what the sender must
+# not see from a text; the second names the settings, with the request's own namespace and store.
 PUBLIC = "memories.public"
-# key in a scope for the settings with the namespace and the store of the request
 SETTINGS = "memories.settings"
 _NO_SCOPE: Mapping[str, Any] = {}
 _RETRY = {"retry_after": "1"}

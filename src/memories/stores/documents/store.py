@@ -485,13 +485,13 @@ class DocumentStore:
         return self._spaces.unstaged(space, collection, limit)
 
     def stage(self, space: Space, vectors: "Mapping[Ref, NDArray[np.float32]]") -> None:
-        """See `Store.stage`; this takes effect at once, even if the transaction fails."""
+        """See `Store.stage`. A transaction that fails does not undo it."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.stage(space, vectors)
 
     def switch(self, space: Space) -> None:
-        """See `Store.switch`; this takes effect at once, even if the transaction fails."""
+        """See `Store.switch`. A transaction that fails does not undo it."""
         with self.transaction():
             self._refuse_unwritten()
             self._spaces.switch(space)

@@ -120,7 +120,7 @@ class Mover:
                 open_store(self._target, None, config).close()
 
     def use_space(self, space: Space) -> None:
-        """Set the space with which the larger store will be opened."""
+        """Set the embedder's space for the store that the folder moves to."""
         self._space = space
 
     def marker(self) -> Marker | None:

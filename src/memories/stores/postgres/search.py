@@ -329,7 +329,9 @@ def _best_turns(
     words: WordHits,
     cosines: Scores,
 ) -> set[int]:
-    """Return the best turns, their neighbours, and turns from the days in the query, as `seq`s."""
+    """Return the `seq` of each candidate: the best turns, the turns next to them, and turns from
+    days that the query mentions.
+    """
     from memories.stores.matches import MAX_OF_A_DAY, leading
 
     among, values = one_of("m.namespace", selected.namespaces)

@@ -33,9 +33,9 @@ _MAX_BYTES = 24_000_000  # maximum size of a request; the server accepts 32 MiB
 _MAX_PARTS = 1_000_000
 _TRIES = 20
 
-# The driver's own fields in a payload: the partition, the point's name in it, a revision that each
-# change replaces, and the tokens. These include prefixes of words, which begin with a "^"; no other
-# token does.
+# The driver's own fields in a payload: the partition, the point's name in that partition, the
+# revision (each change makes a new one), and the tokens. A token that begins with "^" is the prefix
+# of a word.
 PART, NAME, _REVISION, _WORDS, _PREFIX_MARK = "_part", "_id", "_rev", "_words", "^"
 _STATE = "state"
 _WITHOUT_WORDS = {"exclude": [_WORDS]}

@@ -217,9 +217,13 @@ def find_stand_in(db: apsw.Connection, where: Filter) -> Ref | None:
 
 
 def labels_of(db: apsw.Connection, label_sets: Iterable[Any]) -> Mapping[str, tuple[str, str]]:
-    """Return a dict of labels, keyed by id. Each given set of ids is a text such as '3,17'.
+    """Return the key and value of each label, keyed by the label's id as text.
 
     The result may also contain other labels. Damaged labels are left out.
+
+    Args:
+        db: The connection.
+        label_sets: Ids separated by commas, such as "3,17", as a row of `record` stores them.
     """
     labels = _LABELS.current(db)
     new_ids: set[int] = set()

@@ -143,7 +143,9 @@ class TurnSearch(NamedTuple):
             return WordHits({}, {term: [] for term in terms})
 
     def _find_best(self, words: WordHits) -> set[int]:
-        """Return the best turns, their neighbours, and turns from the query's days, as `seq`s."""
+        """Return the `seq` of each candidate: the best turns, the turns next to them, and turns
+        from days that the query mentions.
+        """
         query, selected = self.query, self.selected
         similarities: dict[int, float] = {}
         if self.vectors is not None and query.vector is not None:

@@ -538,7 +538,7 @@ def _has_several_receivers(word: Word) -> bool:
 
 
 def _has_one_use(change: Substitution, base: str, behind: Sequence[Word]) -> bool:
-    """Return whether a subject uses only one thing for a purpose: "use … for baking"."""
+    """Return whether a subject can have only one object at a time, as in "I use X for baking"."""
     if not BOUNDARIES.isdisjoint(keys_of(behind[:1])):
         return False  # the subject may use other things in other cases
     if not MANY.isdisjoint(keys_of(change.tail[:1])):

@@ -1,4 +1,4 @@
-"""Parses texts for comparison: the words as written, and the words as understood."""
+"""Parses a text into words for a comparison, both as they are written and as they are meant."""
 
 import functools
 import re
