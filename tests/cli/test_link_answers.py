@@ -241,6 +241,16 @@ def test_a_memory_that_ends_with_its_correction_is_not_called_current_again(
     assert all(f"memory {name} is current again" in note for name in (first, second))
 
 
+def test_restoring_a_replaced_memory_names_the_replacement(memory: Command) -> None:
+    older = memory("create", "Bert leads the payments team").json["id"]
+    newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]
+    hint = memory("restore", older).json["hint"]
+    assert hint == f"{newer} had replaced this memory; if that one is wrong, delete it"
+    assert memory("list").json["count"] == 2
+    memory("delete", older)
+    assert "hint" not in memory("restore", older).json
+
+
 def test_deleting_a_replacement_says_that_the_replaced_memory_stays_hidden(memory: Command) -> None:
     older = memory("create", "Bert leads the payments team").json["id"]
     newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]

@@ -4,7 +4,7 @@ Responses about conversations are in `conversation_shapes`, those about stores i
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from memories.answers.fields import (
@@ -177,11 +177,20 @@ def change_hint(
         parts.append(f"{before.corrected_by} no longer corrects this memory")
     elif lost:
         parts.append(lost)
-    if record.same_as is not None:
-        parts.append(f"memory {record.same_as} says the same thing; delete one of them")
+    parts += _describe_rivals(before, record)
     named = " ".join([record.id, *parts])
     parts += describe_current_again(name for name in record.current_again if name not in named)
     return "; ".join(parts)
+
+
+def _describe_rivals(before: "Memory | History", record: "Memory") -> Iterator[str]:
+    """Yield clauses about memories that say the same as a restored one, or had replaced it."""
+    if record.same_as is not None:
+        yield f"memory {record.same_as} says the same thing; delete one of them"
+    successor = before.superseded_by
+    linked = (None, record.superseded_by, record.same_as, record.corrected_by)
+    if successor not in (*linked, *corrected_ids(record)):
+        yield f"{successor} had replaced this memory; if that one is wrong, delete it"
 
 
 def is_unchanged(
