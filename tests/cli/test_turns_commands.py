@@ -531,9 +531,9 @@ BAD: list[tuple[tuple[str, ...], str | bytes, str]] = [
     (
         ("search", "q", "--in", "everything"),
         "",
-        '"everything" can\'t be searched; use memories, history, all',
+        'scope (--in) must be memories, history or all, not "everything"',
     ),
-    (("search", "q", "--in", "History"), "", "can't be searched"),
+    (("search", "q", "--in", "History"), "", "must be memories, history or all"),
     (("search", "q", "--conversation", "trip"), "", "set scope (--in) to history"),
     (("search", "q", "--in", "all", "--conversation", "trip"), "", "set scope (--in) to history"),
     (("search", "q", "--in", "history", "--conversation", ""), "", "conversation id is empty"),

@@ -10,6 +10,7 @@ import pytest
 from live_server import Live, running
 from memories import Memories
 from memories.errors import StoreFull
+from memories.mcp.answers import short_id
 from memories.server.app import McpOverHttp
 from memories.settings import Config
 
@@ -159,8 +160,8 @@ def test_suggested_commands_name_the_namespace_of_the_token(
         assert held is not None
     calls = [("update_memory", {"id": each.id, "content": "New"}) for each in (memory, held)]
     _, refused, waiting = ask(live, token("bob:rw"), *calls)
-    assert refused.content[0].text.endswith(f"run: memory restore {memory.id} -n bob")
-    assert f"memory review accept {held.id} -n bob, or" in waiting.content[0].text
+    assert "call restore_memory with id=" in refused.content[0].text
+    assert f"memory review accept {short_id(held.id)} -n bob, or" in waiting.content[0].text
 
 
 def test_a_read_only_token_gets_no_writing_tools(live: Live, token: Token) -> None:

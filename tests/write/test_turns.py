@@ -627,16 +627,16 @@ def test_min_similarity_is_on_the_calibrated_scale(filled: Memories) -> None:
 
 
 BAD_FILTERS: list[tuple[dict[str, Any], str]] = [
-    ({"scope": "everything"}, '"everything" can\'t be searched; use memories, history, all'),
-    ({"scope": ""}, "can't be searched"),
-    ({"scope": None}, "can't be searched"),
+    ({"scope": "everything"}, 'scope (--in) must be memories, history or all, not "everything"'),
+    ({"scope": ""}, "must be memories, history or all"),
+    ({"scope": None}, "must be memories, history or all"),
     ({"conversation": "work"}, "set scope (--in) to history"),
     ({"conversation": "work", "scope": "all"}, "set scope (--in) to history"),
     ({"conversation": "", "scope": "history"}, "conversation id is empty"),
     ({"now": "some day"}, "not a date"),
     ({"now": NAIVE}, "has no time zone"),
     ({"now": 5}, "is not a time"),
-    ({"scope": ["history"]}, "can't be searched"),
+    ({"scope": ["history"]}, "must be memories, history or all"),
 ]
 
 

@@ -36,6 +36,7 @@ from memories.cli.output import (
     safe,
     table,
 )
+from memories.cli.text import without_vector
 from memories.core.urls import local_path
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import KEEP_RULE, OWN_FOLDERS, amount
@@ -103,8 +104,6 @@ def restore_store(config: "Config", file: str, *, replace: bool) -> None:
 
 
 def _render_restore(answer: Mapping[str, Any]) -> str:
-    from memories.cli.stores import without_vector
-
     made = f", made at {format_time(answer['made_at'])}" if answer["made_at"] else ""
     records = amount(answer["records"], "record", "records")
     lines = [f"Restored and verified: {records} from {answer['restored']}{made}."]

@@ -26,6 +26,7 @@ from memories.cli.options import (
     with_settings,
 )
 from memories.cli.output import begin_change, confirm, emit, note, record_change, watch
+from memories.cli.text import without_vector
 from memories.config import save_setting
 from memories.core.disk import name_place, replacing, temporary_copy
 from memories.core.urls import absolute_url, slashes_hint
@@ -67,12 +68,6 @@ def open_store(
     store = stores.open_store(url, embedder.space if embedder else None, config)
     watch(store.damaged)
     return contextlib.closing(store)
-
-
-def without_vector(count: int) -> str:
-    """Return a sentence on how many records have no vector, and the remedy."""
-    have = amount(count, "has", "have")
-    return f"{have} no vector; memory reembed adds the missing vectors, unless EMBEDDER=none."
 
 
 def namespaces_of(

@@ -188,6 +188,12 @@ def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     return "\n".join(lines)
 
 
+def without_vector(count: int) -> str:
+    """Return a sentence on how many records have no vector, and the remedy."""
+    have = amount(count, "has", "have")
+    return f"{have} no vector; memory reembed adds the missing vectors, unless EMBEDDER=none."
+
+
 def list_current_again(memory_ids: Sequence[str], count: int | None = None) -> list[str]:
     """Render a line about memories that are current again; no line if there are none.
 

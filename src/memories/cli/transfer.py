@@ -31,8 +31,8 @@ from memories.cli.stores import (
     namespace_settings,
     namespaces_of,
     open_store,
-    without_vector,
 )
+from memories.cli.text import without_vector
 from memories.core.disk import temporary_copy
 from memories.errors import InvalidInput, MemoriesError
 from memories.guard.validate import amount, namespace, shown

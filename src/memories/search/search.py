@@ -259,7 +259,7 @@ def collections_of(scope: str) -> tuple[Collection, ...]:
     """
     if not isinstance(scope, str) or scope not in COLLECTIONS:
         raise InvalidInput(
-            f'"{validate.shown(str(scope))}" can\'t be searched; use {", ".join(COLLECTIONS)}'
+            f'scope (--in) must be memories, history or all, not "{validate.shown(str(scope))}"'
         )
     return COLLECTIONS[scope]
 
