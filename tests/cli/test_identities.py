@@ -167,6 +167,7 @@ def test_a_project_is_found_by_its_alias(memory: Command, shop: Path) -> None:
     memory("create", "Lunch is at noon every day", "--project", "till")
     assert memory("projects", "alias", ACME, "till").json == {"alias": ACME, "project": "till"}
     assert memory("create", "Tea is served at four").json["project"] == "till"
+    assert memory("list", "--tag", f"project={ACME}").json["count"] == 1
     for name in ("till", ACME, "."):
         assert memory("list", "--project", name).json["count"] == 3
     rows = {row["name"]: row for row in memory("projects").json["projects"]}
@@ -189,9 +190,18 @@ def test_the_last_part_of_the_current_projects_name_means_that_project(
         assert made["project"] == ACME, option
     made = memory("create", "Deploys happen on Mondays", "--tag", "project=.", "--force").json
     assert made["project"] == ACME
+    line = json.dumps({"content": "Tea is at four", "tags": {"project": "."}})
+    assert memory("create", "--jsonl", "-", stdin=line).code == 0
     with_prefix = memory("create", "Deploys happen on Fridays", "--project", "op", "--force").json
     assert with_prefix["project"] == "op"
-    assert memory("list", "--tag", "project=.").json["count"] == 5
+    assert memory("list", "--tag", "project=.").json["count"] == 6
+    memory("tags", "set", "project=.", "--where", "project = op")
+    assert memory("list", "--tag", "project=.").json["count"] == 7
+    memory("turns", "add", "standup", "We ship")
+    assert memory("turns", "update", "standup", "--tag", "project=.").json["tags"] == {
+        "project": ACME
+    }
+    assert memory("turns", "list", "--tag", "project=.").json["count"] == 1
 
 
 def test_a_project_with_exactly_the_given_name_takes_precedence(

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -268,26 +268,29 @@ class TagOption(Option):
         tags = context.params.setdefault(self.group, {})
         if self.is_nested:
             tags = tags.setdefault("tags", {})
-        pairs = [_with_project_name(pair) for pair in self._pairs(value)]
-        add_tags(tags, pairs)
+        add_given_tags(tags, self._pairs(value))
 
     def _pairs(self, value: Any) -> list[str]:
         if self.name == "tag":
             return list(value)
+        if self.name == "project" and value:
+            from memories.identity.place import names_of  # most commands name no project
+
+            value = next(iter(names_of(value)), None)
         if self.is_flag:
             value = "true" if value else None
         # A blank value is ignored, so that a script may pass an unset variable.
         return [f"{self.name}={value}"] if value and value.strip() else []
 
 
-def _with_project_name(pair: str) -> str:
-    """Return a tag, `key=value`, with the current name of the project that it names, if any."""
-    key, _, value = pair.partition("=")
-    if key.strip() != "project" or not value.strip():
-        return pair
-    from memories.identity.place import names_of  # most commands name no project
+def add_given_tags(tags: dict[str, str], texts: Iterable[str]) -> dict[str, str]:
+    """Add tags as `add_tags` does; the project `.` is the working folder's project."""
+    add_tags(tags, texts)
+    if tags.get("project") == ".":
+        from memories.identity.place import names_of  # most commands name no project
 
-    return f"project={names_of(value)[0]}"
+        tags["project"] = names_of(".")[0]
+    return tags
 
 
 class _HelpPage:

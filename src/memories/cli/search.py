@@ -9,7 +9,7 @@ import click
 
 from memories.answers import shapes
 from memories.answers.advice import complete_commands
-from memories.cli.app import command, completing, option
+from memories.cli.app import add_given_tags, command, completing, option
 from memories.cli.options import (
     SelectedMemories,
     as_of_option,
@@ -31,7 +31,7 @@ from memories.cli.options import (
 )
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
-from memories.guard.validate import MAX_QUERY_CHARACTERS, add_tags, shown
+from memories.guard.validate import MAX_QUERY_CHARACTERS, shown
 from memories.models import LIST_ORDERS, Page
 from memories.read.lookup import complete_project
 from memories.search.filters import FILTERS
@@ -319,7 +319,7 @@ def _change_tags(
         raise InvalidInput("the past can't be changed; omit --as-of")
     change: dict[str, Any]
     if verb == "set":
-        change = {"tags": add_tags({}, names)}
+        change = {"tags": add_given_tags({}, names)}
     elif verb == "remove":
         change = {"remove_tags": names}
     else:

@@ -8,7 +8,7 @@ import click
 
 from memories.answers import conversation_shapes
 from memories.answers.advice import complete_commands
-from memories.cli.app import Group, command, completing, option
+from memories.cli.app import Group, add_given_tags, command, completing, option
 from memories.cli.options import (
     compact,
     cursor_option,
@@ -35,7 +35,7 @@ from memories.cli.output import (
 )
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput, NotFound, SystemFault
-from memories.guard.validate import add_tags, amount, read_json
+from memories.guard.validate import amount, read_json
 from memories.search.filters import ROLES
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def list_(
     store does not respond, only conversations with turns waiting to be stored are shown, and the
     exit code is 1.
     """
-    tags = add_tags({}, tag) or None
+    tags = add_given_tags({}, tag) or None
     problem = None
     try:
         page = memories.list_conversations(cursor=cursor, tags=tags, **filters)
@@ -342,7 +342,7 @@ def update(
 
     Anything you omit stays the same.
     """
-    tags = add_tags({}, tag)
+    tags = add_given_tags({}, tag)
     begin_change()
     record = memories.update_conversation(conversation, tags=tags, redact=not no_redact, **changes)
     record_change(f"{record.id} was updated")

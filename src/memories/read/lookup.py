@@ -345,14 +345,15 @@ class Lookup(NamedTuple):
 
         A draft that is global or names another project is returned unchanged. So is a draft whose
         key belongs to a memory without a project, unless a memory in this project has that key too.
-        The end of this project's name is enough to name it, unless it is a project's whole name.
+        This project may be named `.`, or by the end of its name unless a project has that name.
         """
         if place is None or not isinstance(draft.tags, Mapping):
             return draft
         named = draft.tags.get("project", "")
+        is_own = named == "."
         if place.project.endswith(f"/{named}"):
-            if named in self.store.values("memory", self.readable, "project"):
-                return draft
+            is_own = named not in self.store.values("memory", self.readable, "project")
+        if is_own:
             return replace(draft, tags={**draft.tags, "project": place.project})
         tags = place.tags(draft.tags)
         if tags is draft.tags:
