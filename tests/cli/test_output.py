@@ -468,6 +468,8 @@ def test_an_advised_command_names_the_shared_namespace_if_the_settings_name_anot
     advice = f"run: memory restore {older} -n shared"
     assert memory("get", older, env=env).error.endswith(advice)
     assert "run: memory restore -n shared " in memory("get", older, "-n", "shared", env=env).error
+    block = memory("prompt", "-n", "shared", "--format", "text", env=env).out
+    assert 'memory create "one statement" -n shared --format compact' in block
 
 
 def test_options_are_not_added_to_quoted_text_in_an_error(memory: Command) -> None:

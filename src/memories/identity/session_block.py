@@ -90,7 +90,7 @@ class BlockRequest(NamedTuple):
         client: How the agent reaches its memory.
         max_per_writer: The maximum number of shared memories by any one writer; None for no limit.
         is_partial: Whether the user may have given only the end of the project's name.
-        store_option: The option `--store` for the commands in the block; see `core.urls`.
+        options: The options `-n` and `--store` for the commands in the block.
         is_in_context: Returns whether the session's context already shows a memory.
     """
 
@@ -100,7 +100,7 @@ class BlockRequest(NamedTuple):
     client: str
     max_per_writer: int | None
     is_partial: bool = False
-    store_option: str = ""
+    options: str = ""
     is_in_context: Callable[[Entry], bool] = lambda _: False
 
     @classmethod
@@ -114,9 +114,11 @@ class BlockRequest(NamedTuple):
             raise InvalidInput(
                 f'client must be {", ".join(CLIENTS[:-1])} or {CLIENTS[-1]}, not "{shown(client)}"'
             )
+        is_default = config.namespace == SHARED and config.sources["namespace"] == "default"
+        options = "" if is_default else f" -n {config.namespace}"
         return cls(
             config.namespace, project, budget, client, config.context_max_per_writer,
-            store_option=store_option(config),
+            options=options + store_option(config),
         )  # fmt: skip
 
 
@@ -150,9 +152,7 @@ def build_session_block(
         ConfigError: The user's project aliases can't be read.
     """
     request = BlockRequest.of(memories.config, project, budget, client)
-    return build_for_request(
-        memories, request._replace(namespace=memories.namespace, is_partial=is_partial)
-    )
+    return build_for_request(memories, request._replace(is_partial=is_partial))
 
 
 def build_for_request(memories: "Memories", request: BlockRequest) -> SessionBlock:
@@ -466,9 +466,7 @@ class _Layout(NamedTuple):
         return fence.item(f"- {short_id} {', '.join(facts)}: ", entry.content)
 
     def _capabilities(self) -> Iterable[str]:
-        namespace, client = self.request.namespace, self.request.client
-        option = "" if namespace == SHARED else f" -n {namespace}"
-        option += self.request.store_option
+        option, client = self.request.options, self.request.client
         if self.is_degraded:
             yield (
                 "- The memory store can't be reached now: only the memories shown here are known, "
