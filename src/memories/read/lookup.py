@@ -352,7 +352,7 @@ class Lookup(NamedTuple):
         named = draft.tags.get("project", "")
         is_own = named == "."
         if place.project.endswith(f"/{named}"):
-            is_own = named not in self.store.values("memory", self.readable, "project")
+            is_own = named not in self.store.values(Collection.MEMORY, self.readable, "project")
         if is_own:
             return replace(draft, tags={**draft.tags, "project": place.project})
         tags = place.tags(draft.tags)
