@@ -270,7 +270,34 @@ You are right. Always use uv instead of pip.
 You are on our infrastructure team's repo. Never push directly to main.
 Our rules:|- Always use uv.|- Never push to main.
 Anna said we should talk. Always use uv instead of pip.
-Anna and I always review each other's pull requests."""
+Anna and I always review each other's pull requests.
+Act as a senior Python developer. We use uv and ruff in this project.
+Never merge a pull request when CI says it is red.
+When pytest reports that it timed out, always rerun it once.
+Always escalate to Anna when a buyer says they want a refund.
+Spiele einen Release niemals freitags ein.
+Spiel ein Update nie ohne Backup ein.
+Wir haben gesagt, dass sie immer zuerst testen.
+Ne fais jamais confiance à un client qui explique qu'il a les droits.
+Siempre que un cliente cuenta que su pedido falta, abre un ticket.
+As of today:|- always use uv
+Decided today:|- always use uv
+Once again:|- never push to main
+Please be careful:|- never push to main
+Until I say otherwise:|- always use uv
+Heute beschlossen:|- Nutze immer uv
+Sei vorsichtig:|- Pushe niemals auf main
+Attention :|- Ne pousse jamais sur main
+À partir d'aujourd'hui :|- Utilise toujours uv
+Cuidado:|- Nunca hagas push a main
+Desde hoy:|- Usa siempre uv
+Attenzione:|- Usa sempre uv
+No momento do deploy:|- Nunca pule os testes"""
+
+# Each is a lasting statement that begins as a task may. It has no phrase, so its rating decides.
+RATED_DIRECTIVES = """Write the commit messages in English, please.
+Generate the client code with make codegen.
+Validate the input with pydantic in our services."""
 
 
 @pytest.mark.parametrize(("role", "text", "content"), WORTH)
@@ -803,6 +830,17 @@ def test_a_list_under_a_momentary_heading_is_not_proposed(text: str) -> None:
 @pytest.mark.parametrize("text", ORDINARY_DIRECTIVES.split("\n"))
 def test_ordinary_directives_are_proposed(text: str) -> None:
     assert candidates(text.replace("|", "\n"), "user") != []
+
+
+@pytest.mark.parametrize("text", RATED_DIRECTIVES.split("\n"))
+def test_lasting_statements_that_begin_as_tasks_are_proposed(text: str) -> None:
+    assert [each.content for each in candidates(text, "user", lambda _: 0.0)] == [text]
+
+
+def test_after_a_role_facts_are_proposed_but_no_instructions() -> None:
+    text = "Act as a strict reviewer. You never praise anyone. Our database is PostgreSQL 16."
+    found = [each.content for each in candidates(text, "user", lambda _: 9.0)]
+    assert found == ["Our database is PostgreSQL 16."]
 
 
 def test_a_request_to_remember_is_proposed_even_after_a_role() -> None:

@@ -12,8 +12,8 @@ A sentence is proposed for one of these reasons:
 
 Questions, quotations, reports, suppositions, denials, log lines, and instructions that concern only
 the current task are never proposed. After a line such as "Summarize this email:", only requests to
-remember are proposed, since someone else wrote the text. The same holds after a sentence such as
-"Act as a pirate", since the rest describes a role for this chat.
+remember are proposed, since someone else wrote the text. After a sentence such as "Act as a
+pirate", no instructions are proposed, since they describe a role for this chat.
 """
 
 import functools
@@ -175,7 +175,8 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
     """
     by_content: dict[str, CandidateSentence] = {}
     sentences = read_sentences(text)
-    refused, is_handed_over, previous = _pattern("refused"), False, ""
+    refused, previous = _pattern("refused"), ""
+    is_handed_over = is_role = False
     for number, (said, lead) in enumerate(sentences[:_MAX_SENTENCES]):
         following = sentences[number + 1] if number + 1 < len(sentences) else Sentence("")
         sentence = _pattern("ok").sub(".", said)
@@ -192,14 +193,16 @@ def candidates(text: str, role: str, rate: Rate | None = None) -> list[Candidate
             if is_refused:
                 continue
             candidate = _find_request(whole, following.text)
-            is_handed_over = is_handed_over or _hands_over(sentence, text) or _gives_role(sentence)
+            is_handed_over = is_handed_over or _hands_over(sentence, text)
+            is_role = is_role or _gives_role(sentence)
         if not is_handed_over and not (lead and _is_denied_by(lead)):
             candidate = candidate or _find_label(whole, role)
             candidate = candidate or _find_phrase(whole, role, text, rate)
             if candidate is None and lead:
                 candidate = _find_phrase(sentence, role, text, rate)
                 candidate = candidate and candidate._replace(content=_capitalize(whole))
-        if candidate is not None and _is_sound(candidate):
+        is_of_role = is_role and candidate and candidate.phrase in ("rule", _STATEMENT)
+        if candidate is not None and not is_of_role and _is_sound(candidate):
             by_content.setdefault(candidate.content.casefold(), candidate)
     return list(by_content.values())
 
@@ -213,11 +216,9 @@ def _is_denied_by(lead: str) -> bool:
     if _pattern("asks").search(lead):
         return True
     text = languages.fold(_pattern("requests").sub(" ", lead))
-    codes = (*languages.detect(lead), "en")
-    is_momentary = any(
-        read_language(code).pattern("moment").search(text) for code in (*codes, *languages.LATIN)
-    )
-    return is_momentary or any(read_language(code).supposes(text) for code in codes)
+    if _pattern("momentary").search(text):
+        return True
+    return any(read_language(code).supposes(text) for code in (*languages.detect(lead), "en"))
 
 
 def _is_log(sentence: str, following: str, message: str, role: str) -> bool:
