@@ -95,7 +95,8 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
     space = read_space(db)
     if space is not None and not space.dimension:
         raise StoreDamaged(
-            f"{db.filename} is damaged: the length of its vectors can't be read; {FIX}"
+            f"{db.filename} is damaged: the length of its vectors can't be read; {FIX}, then: "
+            "memory reembed"
         )
     return space
 
