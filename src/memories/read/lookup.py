@@ -28,7 +28,7 @@ from memories.stores.protocol import Store, refuse_damaged
 from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more versions than any memory has
-MAX_DELETED = 1_000  # maximum number of deleted memories that are searched for a key
+MAX_DELETED = 100  # maximum number of deleted memories to read when no memory has a key
 MAX_PROJECTS = 200  # maximum number of projects that are searched for a key to name in an error
 MAX_MINUTES = 100  # maximum number of minutes whose ids are compared to shorten ids
 MAX_NEIGHBOURS = 1_000  # maximum number of ids compared per minute
