@@ -245,7 +245,7 @@ def test_restoring_a_replaced_memory_names_the_replacement(memory: Command) -> N
     older = memory("create", "Bert leads the payments team").json["id"]
     newer = memory("create", "Ann took over payments", "--supersedes", older).json["id"]
     hint = memory("restore", older).json["hint"]
-    assert hint == f"{newer} had replaced this memory; if that one is wrong, delete it"
+    assert hint == f"{newer} had replaced this memory; if that one is current and wrong, delete it"
     assert memory("list").json["count"] == 2
     memory("delete", older)
     assert "hint" not in memory("restore", older).json

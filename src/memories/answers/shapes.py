@@ -190,7 +190,7 @@ def _describe_rivals(before: "Memory | History", record: "Memory") -> Iterator[s
     successor = before.superseded_by
     linked = (None, record.superseded_by, record.same_as, record.corrected_by)
     if successor not in (*linked, *corrected_ids(record)):
-        yield f"{successor} had replaced this memory; if that one is wrong, delete it"
+        yield f"{successor} had replaced this memory; if that one is current and wrong, delete it"
 
 
 def is_unchanged(
