@@ -188,6 +188,8 @@ def test_the_last_part_of_the_current_projects_name_means_that_project(
     ):
         made = memory("create", "Deploys happen on Tuesdays", option, "--force").json
         assert made["project"] == ACME, option
+    assert memory("list", "--tag", "project=shop").json["count"] == 4
+    assert memory("search", "deploys", "--tag", "project=shop").json["count"] == 4
     made = memory("create", "Deploys happen on Mondays", "--tag", "project=.", "--force").json
     assert made["project"] == ACME
     line = json.dumps({"content": "Tea is at four", "tags": {"project": "."}})

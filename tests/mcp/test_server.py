@@ -447,6 +447,18 @@ def test_a_dot_in_tags_means_the_project_of_the_working_folder(tmp_path: Path) -
         assert memories.get(made).tags["project"] == place.project
 
 
+def test_the_end_of_the_own_projects_name_in_tags_means_that_project(tmp_path: Path) -> None:
+    place, end = Place("github.com/ann/shop"), {"project": "shop"}
+    with Memories(f"sqlite:///{tmp_path}/m.db", embedder="none", place=lambda: place) as memories:
+        agent = Agent(memories, "auto")
+        made = agent.call("create_memory", content="We deploy on Tuesdays", tags=end)["id"]
+        assert memories.get(made).tags["project"] == place.project
+        assert [hit["id"] for hit in agent.search(query="deploy", tags=end)] == [made]
+        assert [hit["id"] for hit in hits(agent.call("list_memories", tags=end))] == [made]
+        memories.update(made, tags=end)
+        assert [hit["id"] for hit in hits(agent.call("list_memories", tags=end))] == [made]
+
+
 def test_a_dot_without_a_project_is_refused(modern: Agent) -> None:
     refusal = "the working folder has no project; omit project, or name one"
     for arguments in ({"project": "."}, {"tags": {"project": "."}}):

@@ -32,6 +32,7 @@ from memories.cli.options import (
 from memories.cli.output import DAMAGED, SCRATCHPAD_INSTEAD, emit, note, safe
 from memories.errors import InvalidInput
 from memories.guard.validate import MAX_QUERY_CHARACTERS, shown
+from memories.identity.place import with_whole_name
 from memories.models import LIST_ORDERS, Page
 from memories.read.lookup import complete_project
 from memories.search.filters import FILTERS
@@ -70,6 +71,7 @@ def search(
     """
     names = field_names(fields)
     query = read_argument(query, "query", 4 * MAX_QUERY_CHARACTERS)
+    filters["tags"] = with_whole_name(memories, filters.get("tags") or {})
     result = memories.explain(query, offline=True, **filters)
     # Ids in the scratchpad are shortened without the store, which may not answer.
     shortener = compact.UnknownIds() if result.tier == "hot" else memories
@@ -240,7 +242,7 @@ def emit_fields(
 @fields_option
 @with_memories(reads_shared=True)
 def list_(
-    memories: "Memories", cursor: str | None, fields: str | None, filters: Mapping[str, Any]
+    memories: "Memories", cursor: str | None, fields: str | None, filters: dict[str, Any]
 ) -> None:
     """List memories, newest first.
 
@@ -248,6 +250,7 @@ def list_(
     version.
     """
     names = field_names(fields)
+    filters["tags"] = with_whole_name(memories, filters.get("tags") or {})
     page = memories.list(cursor=cursor, **filters)
     _note_project(memories, page.memories, filters)
     emit_fields(

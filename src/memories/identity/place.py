@@ -1,12 +1,16 @@
 """Finds the project and branch in which a program runs; see the argument `place` of `Memories`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from memories.errors import InvalidInput
 from memories.guard.origin import Place
 from memories.settings import Config
+
+if TYPE_CHECKING:
+    from memories.memories import Memories
 
 # A long-running program checks again after this time, since the user may have switched branches.
 _FRESH_SECONDS = 2.0
@@ -82,6 +86,18 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
     if len(names) > 1 or name.strip() == ".":
         return names
     return "".join(names) or None
+
+
+def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a filter's tags in which the working folder's project has its whole name, as it has in
+    new memories; see `Lookup.with_project`.
+    """
+    place = memories.place if "project" in tags else None
+    if place is None or not place.project.endswith(f"/{tags['project']}"):
+        return tags
+    if tags["project"] in memories.tags("project"):
+        return tags
+    return {**tags, "project": place.project}
 
 
 def name_project(name: str) -> tuple[str | None, bool]:

@@ -20,7 +20,7 @@ from memories.context.memories_backend import MemoriesBackend
 from memories.core.times import parse_time_in_zone
 from memories.embedders import give_hint
 from memories.errors import InvalidInput, NotFound
-from memories.identity.place import find_project
+from memories.identity.place import find_project, with_whole_name
 from memories.mcp import answers
 from memories.mcp.answers import Own, brief, row, rows, shorten, with_author
 from memories.memories import Memories
@@ -207,10 +207,10 @@ class Tools:
         return place
 
     def _tags(self, tags: Tags) -> dict[str, str]:
-        """Return tags in which the project `.` is replaced with the working folder's project."""
+        """Return tags in which the working folder's project has its whole name."""
         if tags is not None and tags.get("project") == ".":
             return {**tags, "project": self._own_place().project}
-        return tags or {}
+        return dict(with_whole_name(self.memories, tags or {}))
 
     def _project_hint(self, project: str | Sequence[str]) -> str:
         """Return a hint if no current memory has a project, which may be misspelled."""
