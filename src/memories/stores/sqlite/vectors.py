@@ -143,7 +143,7 @@ class VectorIndex:
         self._invalidate_caches(db)
 
     def seal(self, db: apsw.Connection, *, added: int) -> None:
-        """Build blocks from the vectors that aren't in a block yet.
+        """Build full blocks from the vectors that aren't in a block yet.
 
         Args:
             db: A connection inside a transaction.
