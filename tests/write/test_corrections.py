@@ -658,6 +658,12 @@ def test_a_text_in_two_scripts_of_which_one_has_no_spaces_is_compared(other_scri
     assert not is_correction(f"{newer} list", newer, None, threshold=0.8)
 
 
+def test_a_negation_is_found_in_a_text_with_two_scripts() -> None:
+    old, new = "数据库 сервер работает", "数据库 сервер не работает"
+    assert is_correction(new, old, None, threshold=0.8)
+    assert is_correction(old, new, None, threshold=0.8)
+
+
 @pytest.mark.parametrize("threshold", [0.8, 1.0])
 def test_sentences_under_one_heading_are_not_linked(threshold: float) -> None:
     assert not is_correction(

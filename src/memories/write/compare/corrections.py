@@ -179,11 +179,13 @@ def _replaces_characters(new: str, old: str) -> bool:
     _, _, old_end, _, new_end = changes[-1]
     head, tail = old[:old_start], old[old_end:]
     removed, added = old[old_start:old_end], new[new_start:new_end]
-    for code in filter(_CASE.__contains__, detect_languages(new, old)):
+    for code in detect_languages(new, old):
         entries = languages.words(code)
         is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
         if is_denied and len(removed + added) <= _DENIAL:
             return True
+        if code not in _CASE:  # a language with spaces, in a text that mixes scripts
+            continue
         plain = re.sub(_FAVOURITE, "", old)
         if _contains(plain, entries["happened"]) or re.search(_CASE[code], f"{removed}|{added}"):
             continue
