@@ -275,6 +275,8 @@ Act as a senior Python developer. We use uv and ruff in this project.
 Never merge a pull request when CI says it is red.
 When pytest reports that it timed out, always rerun it once.
 Always escalate to Anna when a buyer says they want a refund.
+The client says they need invoices in euros, so we always bill in EUR.
+Anna told me she reviews every migration, so always add her as a reviewer.
 Spiele einen Release niemals freitags ein.
 Spiel ein Update nie ohne Backup ein.
 Wir haben gesagt, dass sie immer zuerst testen.
@@ -297,6 +299,7 @@ No momento do deploy:|- Nunca pule os testes"""
 # Each is a lasting statement that begins as a task may. It has no phrase, so its rating decides.
 RATED_DIRECTIVES = """Write the commit messages in English, please.
 Generate the client code with make codegen.
+Add the ticket number to commit messages.
 Validate the input with pydantic in our services."""
 
 
