@@ -175,8 +175,7 @@ def _replaces_characters(new: str, old: str) -> bool:
     changes = [edit for edit in edits if edit[0] != "equal"]
     if not changes:
         return False
-    _, old_start, _, new_start, _ = changes[0]
-    _, _, old_end, _, new_end = changes[-1]
+    (_, old_start, _, new_start, _), (_, _, old_end, _, new_end) = changes[0], changes[-1]
     head, tail = old[:old_start], old[old_end:]
     removed, added = old[old_start:old_end], new[new_start:new_end]
     for code in detect_languages(new, old):
@@ -184,10 +183,9 @@ def _replaces_characters(new: str, old: str) -> bool:
         is_denied = _contains(old, entries["not"]) != _contains(new, entries["not"])
         if is_denied and len(removed + added) <= _DENIAL:
             return True
-        if code not in _CASE:  # a language with spaces, in a text that mixes scripts
-            continue
         plain = re.sub(_FAVOURITE, "", old)
-        if _contains(plain, entries["happened"]) or re.search(_CASE[code], f"{removed}|{added}"):
+        case = _CASE.get(code, "")  # for a language with spaces, "" always matches
+        if _contains(plain, entries["happened"]) or re.search(case, f"{removed}|{added}"):
             continue
         verbs = entries["single"]
         is_number = any(map(str.isnumeric, removed + added))
