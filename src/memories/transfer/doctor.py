@@ -140,7 +140,7 @@ def _examine_store(config: Config, examined: Examined, *, deep: bool) -> None:
                 problem = f'namespace "{name}" has the name of one of this program\'s files'
                 remedy = f"run: memory namespaces rename {name} NEW"
                 findings.append(Finding(f"{problem}, so it has no scratchpad", remedy))
-        if config.embedder != "none":
+        if facts.get("model") and config.embedder != "none":
             findings += _find_missing_vectors(store, tuple(names))
         is_deep = deep or facts["records"] <= SMALL
         findings += store.check(deep=is_deep and not is_limited)
@@ -184,7 +184,7 @@ def _examine_embedder(store: Store, config: Config) -> Iterator[Finding]:
 
 
 def _find_missing_vectors(store: Store, namespaces: tuple[str, ...]) -> Iterator[Finding]:
-    """Find records without vectors, in a store that should have them."""
+    """Find records without vectors in a store with an embedder."""
     count = 0
     for collection in sorted(SEARCHED):
         count += store.info(Filter(collection, namespaces)).without_vector_count

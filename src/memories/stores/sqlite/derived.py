@@ -3,7 +3,9 @@
 For the word index, see `check`.
 """
 
+import math
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +17,9 @@ from memories.stores.sqlite import schema
 from memories.stores.sqlite.errors import FIX
 from memories.stores.sqlite.rows import (
     BLOCKS,
+    COMPACT_BITS,
     COUNTED,
+    SCALE_BYTES,
     STAGED,
     VECTORS,
     WORDS_EPOCH,
@@ -26,11 +30,14 @@ from memories.stores.sqlite.rows import (
 )
 from memories.stores.sqlite.spaces import (
     IN_USE,
+    NO_MODEL,
+    REEMBED,
     STAGED_PREFIX,
     StoredSpace,
     StoredVectors,
     names_of,
     read_space,
+    write_form,
 )
 
 _TABLES: tuple[tuple[str, Mapping[Collection, str]], ...] = (
@@ -250,46 +257,84 @@ def find_wrong_descriptions(inspection: Inspection) -> list[Finding]:
         derived_finding(f"the counter {name} is damaged") for (name,) in fetch(db, sql, _COUNTS)
     ]
     for prefix, tables in _TABLES:
-        if not _has_description(db, prefix, tables):
+        space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
+        if space is None or (space.model and form == space.form):
+            continue
+        if prefix or form != space.form:
             which = "the staged vectors" if prefix else "the vectors"
-            what = f"the description of {which} is damaged or does not match their codes"
-            findings.append(Finding(what, f"{FIX}, then: memory reembed", derived=True))
+            what = f"the description of {which} does not match their codes"
+            findings.append(derived_finding(what))
+        if not prefix and not space.model and form is not None:
+            findings.append(Finding(NO_MODEL, REEMBED))
     return findings
 
 
 def repair_descriptions(inspection: Inspection) -> None:
-    """Repair the rows of `meta` that contain counts; drop vectors that no row describes."""
+    """Repair the rows of `meta` that describe vectors or contain counts.
+
+    If the format of the vectors can't be detected, drop them.
+    """
     db = inspection.db
     for (name,) in fetch(db, f"SELECT name FROM meta WHERE NOT ({COUNTED})"):
         if name in _COUNTS:
             advance_epoch(db, name)
     for prefix, tables in _TABLES:
-        if not _has_description(db, prefix, tables):
+        space, form = read_space(db, prefix), _detect_form(db, prefix, tables)
+        if space is None or (form == space.form and (space.model or not prefix)):
+            continue
+        if form is None or prefix:
             for table in tables.values():
                 db.execute(f"DELETE FROM {table}")
             db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", names_of(prefix))
+        else:
+            write_form(db, prefix, form)
 
 
-def _has_description(db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]) -> bool:
-    """Return whether `meta` describes the vectors, or there are none.
+def _detect_form(
+    db: apsw.Connection, prefix: str, tables: Mapping[Collection, str]
+) -> tuple[int, bool] | None:
+    """Return the format of most vectors: their dimension, and whether they are compact.
 
-    It must name their model, and give the length that most of them have.
+    The format in `meta` is tried first. Return None if no format fits.
     """
     space = read_space(db, prefix)
     if space is None:
-        return True
-    if not (space.model and space.dimension):
-        return False
-    size = code_bytes(space.dimension, compact=space.compact)
-    total = fitting = 0
+        return None
+    lengths = _count_code_lengths(db, tables)
+    if not lengths:
+        return space.form if space.model and space.dimension else None
+    for dimension, compact in _possible_forms(space, lengths):
+        if dimension <= 0:
+            continue
+        size = code_bytes(dimension, compact=compact)
+        fitting = sum(count for length, count in lengths.items() if length % size == 0)
+        if 2 * fitting > lengths.total():
+            return dimension, compact
+    return None
+
+
+def _count_code_lengths(db: apsw.Connection, tables: Mapping[Collection, str]) -> Counter[int]:
+    lengths: Counter[int] = Counter()
     for table in tables.values():
         sql = (
-            f"SELECT count(*), count(*) FILTER (WHERE length(codes) % ? = 0) FROM {table} "
-            "WHERE typeof(codes) = 'blob' AND length(codes) > 0"
+            f"SELECT length(codes), count(*) FROM {table} "
+            "WHERE typeof(codes) = 'blob' AND length(codes) > 0 GROUP BY 1"
         )
-        [(count, fitting_count)] = fetch(db, sql, (size,))
-        total, fitting = total + count, fitting + fitting_count
-    return 2 * fitting >= total
+        lengths.update(dict(fetch(db, sql)))
+    return lengths
+
+
+def _possible_forms(space: StoredSpace, lengths: Counter[int]) -> list[tuple[int, bool]]:
+    """Return the formats of vectors with these lengths in bytes; that in `meta` comes first."""
+    forms: list[tuple[int, bool]] = []
+    if space.dimension:
+        forms += [space.form, (space.dimension, not space.compact)]
+    [(usual, _)] = lengths.most_common(1)
+    for length in (math.gcd(*lengths) - SCALE_BYTES, usual - SCALE_BYTES):
+        if space.compact:
+            forms.append((8 * (length // COMPACT_BITS), True))
+        forms.append((length, False))
+    return forms
 
 
 # --- damage to vectors and blocks

@@ -44,6 +44,9 @@ class StoredSpace(NamedTuple):
 
 
 IN_USE, STAGED_PREFIX = "", "staged_"  # prefixes of the names of the spaces' rows in `meta`
+NO_MODEL = "the model of its vectors can't be read"
+_NO_DIMENSION = "the length of its vectors can't be read"
+REEMBED = "embed again with: memory reembed"
 _MAX_DIMENSION = 1_000_000
 
 
@@ -77,10 +80,7 @@ def space_in_use(db: apsw.Connection) -> StoredSpace | None:
     """
     space = form_in_use(db)
     if space is not None and not space.model:
-        raise StoreDamaged(
-            f"{db.filename} is damaged: the model of its vectors can't be read; embed again with: "
-            "memory reembed"
-        )
+        raise StoreDamaged(f"{db.filename} is damaged: {NO_MODEL}; {REEMBED}")
     return space
 
 
@@ -94,10 +94,7 @@ def form_in_use(db: apsw.Connection) -> StoredSpace | None:
     """
     space = read_space(db)
     if space is not None and not space.dimension:
-        raise StoreDamaged(
-            f"{db.filename} is damaged: the length of its vectors can't be read; {FIX}, then: "
-            "memory reembed"
-        )
+        raise StoreDamaged(f"{db.filename} is damaged: {_NO_DIMENSION}; {FIX}")
     return space
 
 
@@ -320,12 +317,21 @@ def _quantizer(dimension: int, compact: bool) -> "Quantizer":
 
 
 def _write_space(db: apsw.Connection, prefix: str, space: StoredSpace) -> None:
-    names = names_of(prefix)
-    db.execute("DELETE FROM meta WHERE name IN (?, ?, ?)", names)
-    rows = list(zip(names, (space.model, space.dimension, 1), strict=True))
-    if not space.compact:
-        rows.pop()
-    db.executemany("INSERT INTO meta (name, value) VALUES (?, ?)", rows)
+    sql = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
+    db.execute(sql, (f"{prefix}model", space.model))
+    write_form(db, prefix, space.form)
+
+
+def write_form(db: apsw.Connection, prefix: str, form: tuple[int, bool]) -> None:
+    """Write the dimension of the vectors, and whether they are compact."""
+    dimension, compact = form
+    _, dimension_name, compact_name = names_of(prefix)
+    rows = [(dimension_name, dimension)]
+    if compact:
+        rows.append((compact_name, 1))
+    else:
+        db.execute("DELETE FROM meta WHERE name = ?", (compact_name,))
+    db.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", rows)
 
 
 def names_of(prefix: str) -> tuple[str, str, str]:
