@@ -190,6 +190,9 @@ def test_the_last_part_of_the_current_projects_name_means_that_project(
         assert made["project"] == ACME, option
     assert memory("list", "--tag", "project=shop").json["count"] == 4
     assert memory("search", "deploys", "--tag", "project=shop").json["count"] == 4
+    down = {"MEMORY_STORE": "postgresql://u@127.0.0.1:1/db"}
+    offline = memory("search", "deploys", "--tag", "project=shop", env=down)
+    assert (offline.code, offline.json["tier"], offline.json["count"]) == (4, "hot", 4)
     made = memory("create", "Deploys happen on Mondays", "--tag", "project=.", "--force").json
     assert made["project"] == ACME
     line = json.dumps({"content": "Tea is at four", "tags": {"project": "."}})

@@ -95,9 +95,9 @@ def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[st
     place = memories.place if "project" in tags else None
     if place is None or not place.project.endswith(f"/{tags['project']}"):
         return tags
-    if tags["project"] in memories.tags("project"):
-        return tags
-    return {**tags, "project": place.project}
+    # If only the scratchpad can answer, the name most likely means this project.
+    names, _ = memories.ask_store(lambda: memories.tags("project"), dict)
+    return tags if tags["project"] in names else {**tags, "project": place.project}
 
 
 def name_project(name: str) -> tuple[str | None, bool]:
