@@ -96,7 +96,7 @@ def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[st
     if place is None or not place.project.endswith(f"/{tags['project']}"):
         return tags
     # If only the scratchpad can answer, the name most likely means this project.
-    names, _ = memories.ask_store(lambda: memories.tags("project"), dict)
+    names, _ = memories.ask_store(lambda: memories.tags("project"), dict[str, int])
     return tags if tags["project"] in names else {**tags, "project": place.project}
 
 
