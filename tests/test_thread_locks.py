@@ -37,7 +37,7 @@ def use_of_damage(_folder: Path, watch: Callable[..., None]) -> None:
     watch(damaged, "_lock", "_findings")
     damaged.note(damaged_record(REF, "torn"))
     assert len(damaged.since()) == 1
-    damaged.forget(lambda ref: ref == REF)
+    damaged.remove(lambda ref: ref == REF)
     assert damaged.since() == ()
 
 

@@ -144,7 +144,7 @@ def test_the_text_of_a_bulk_delete_names_memories_and_the_undo_command(memory: C
         ),
         (
             ("forget", "--where", "a = b", "--in", "there"),
-            '"there" can\'t be searched; use memories, history, all',
+            'scope (--in) must be memories, history or all, not "there"',
         ),
         (
             ("delete", "--where", "a = b", "--show", "5000"),
