@@ -2,7 +2,7 @@
 out.
 
 The session block has a stricter rule (`identity.session_block`): it also leaves out imported
-memories that nobody has accepted.
+memories until they are accepted.
 """
 
 from collections import Counter

@@ -6,7 +6,7 @@ The program that stores a record sets its origin in reserved labels, so a writer
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,6 +110,15 @@ class Place(NamedTuple):
         if str(tags.get("global")).lower() == "true":
             return tags
         return {**tags, "project": self.project}
+
+    def is_meant(self, name: str, find_projects: Callable[[], Collection[str]]) -> bool:
+        """Return whether a name is the end of this project's name, and not the name of a project.
+
+        Args:
+            name: The name.
+            find_projects: Returns the names of the projects in use.
+        """
+        return self.project.endswith(f"/{name}") and name not in find_projects()
 
 
 def roots(find_place: Callable[[], Place | None]) -> Callable[[str], Path | None]:

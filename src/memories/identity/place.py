@@ -92,12 +92,17 @@ def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[st
     """Return a filter's tags in which the working folder's project has its whole name, as it has in
     new memories; see `Lookup.with_project`.
     """
+
+    def find_projects() -> Mapping[str, int]:
+        """Return the projects in use; none if only the scratchpad can answer, so that the name
+        means the working folder's project, which is the most likely one.
+        """
+        return memories.ask_store(lambda: memories.tags("project"), dict[str, int])[0]
+
     place = memories.place if "project" in tags else None
-    if place is None or not place.project.endswith(f"/{tags['project']}"):
+    if place is None or not place.is_meant(tags["project"], find_projects):
         return tags
-    # If only the scratchpad can answer, the name most likely means this project.
-    names, _ = memories.ask_store(lambda: memories.tags("project"), dict[str, int])
-    return tags if tags["project"] in names else {**tags, "project": place.project}
+    return {**tags, "project": place.project}
 
 
 def name_project(name: str) -> tuple[str | None, bool]:

@@ -350,10 +350,12 @@ class Lookup(NamedTuple):
         if place is None or not isinstance(draft.tags, Mapping):
             return draft
         named = draft.tags.get("project", "")
-        is_own = named == "."
-        if place.project.endswith(f"/{named}"):
-            is_own = named not in self.store.values(Collection.MEMORY, self.readable, "project")
-        if is_own:
+
+        def find_projects() -> Sequence[str]:
+            """Return the projects of the readable memories."""
+            return self.store.values(Collection.MEMORY, self.readable, "project")
+
+        if named == "." or place.is_meant(named, find_projects):
             return replace(draft, tags={**draft.tags, "project": place.project})
         tags = place.tags(draft.tags)
         if tags is draft.tags:

@@ -70,8 +70,8 @@ class Refused(Exception):
         self.status, self.headers = status, headers
 
 
-# Keys in the ASGI scope of a request. The first names a function that removes what the sender must
-# not see from a text; the second names the settings, with the request's own namespace and store.
+# Keys in the ASGI scope of a request: a function that removes from a text the folders that the
+# sender must not see, and the settings with the request's own namespace and store.
 PUBLIC = "memories.public"
 SETTINGS = "memories.settings"
 _NO_SCOPE: Mapping[str, Any] = {}

@@ -267,7 +267,7 @@ def selection(where: Filter, namespace: str | None = None) -> Selection:
         conditions.append(sql.replace("?", "%s"))
         values += plain_values
     states = {"live": (False,), "ended": (True,), "any": (False, True)}[where.state]
-    whole = len(plain) == 1 and where.as_of is None  # there is no condition but the state
+    whole = len(plain) == 1 and where.as_of is None  # the state is the only condition
     return Selection(
         sql=" AND ".join(conditions),
         values=values,
