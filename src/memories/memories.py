@@ -388,8 +388,8 @@ class Memories:
         from memories.write import change
 
         draft = Draft(
-            "", tags or {}, decay, confidence=confidence, anchors=anchors, valid_until=valid_until,
-            recheck=recheck,
+            "", self._lookup.with_whole_name(tags, self._place()), decay, confidence=confidence,
+            anchors=anchors, valid_until=valid_until, recheck=recheck,
         )  # fmt: skip
         redactor = self._redactor(redact)
         changes = change.Update(content, draft, remove_tags, redactor, not_corrects, if_version)
@@ -594,14 +594,13 @@ class Memories:
         Raises:
             InvalidInput: The expression is malformed, or a tag is invalid.
         """
-        from memories.write import bulk
+        from memories.write.bulk import Tagging, retag
 
         redactor = self.config.redactor()
-        new_tags, _ = redactor.pairs(tags or {})
+        new_tags, _ = redactor.pairs(self._lookup.with_whole_name(tags, self._place()))
         renamed, _ = redactor.pairs(rename_tags or {})
-        tagging = bulk.Tagging(new_tags, remove_tags, renamed)
-        selector = self._selector(where)
-        return bulk.retag(self._lookup, self.embedder, selector, tagging, dry_run=dry_run)
+        tagging = Tagging(new_tags, remove_tags, renamed)
+        return retag(self._lookup, self.embedder, self._selector(where), tagging, dry_run=dry_run)
 
     def rollback(
         self, to: Moment, *, where: str | None = None, dry_run: bool = False
@@ -696,7 +695,8 @@ class Memories:
         """
         from memories.write.turns import Naming
 
-        naming = Naming(title, user, tags or {}, remove_tags).check(self._redactor(redact))
+        tags = self._lookup.with_whole_name(tags, self._place())
+        naming = Naming(title, user, tags, remove_tags).check(self._redactor(redact))
         return naming.apply(self._store, self._lookup.readable, conversation_id)
 
     def forget_turns(

@@ -301,6 +301,11 @@ class History(NamedTuple):
         """The tags of the latest version."""
         return self.versions[-1].tags
 
+    @property
+    def valid_until(self) -> datetime | None:
+        """When the latest version stops being true, if known."""
+        return None if self.memory is None else self.memory.valid_until
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -115,12 +115,13 @@ def test_a_dot_outside_a_repository_is_refused(
     memory: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(folder.parent))
+    refusal = "\".\" means the working folder's project, and there is none; give the project's name"
     answer = memory("list", "--project", ".")
-    assert answer.code == 2
-    assert answer.error == (
-        "the working folder is not in one of your git repositories; "
-        'give the project\'s name instead of "."'
-    )
+    assert (answer.code, answer.error) == (2, refusal)
+    line = json.dumps({"content": "Tea is at four", "tags": {"project": "."}})
+    answer = memory("create", "--jsonl", "-", stdin=line)
+    assert (answer.code, json.loads(answer.out.splitlines()[0])["error"]) == (1, refusal)
+    assert memory("list").json["count"] == 0
 
 
 def test_a_key_in_the_project_takes_precedence_over_one_outside_projects(
@@ -177,6 +178,19 @@ def test_a_project_is_found_by_its_alias(memory: Command, shop: Path) -> None:
     assert memory("list", "--project", "till").json["count"] == 2
 
 
+def test_an_alias_comes_before_the_end_of_a_name_but_tags_ignore_it(
+    memory: Command, shop: Path
+) -> None:
+    memory("projects", "alias", "shop", "till")
+    for option, project in (("--project=shop", "till"), ("--tag=project=shop", ACME)):
+        made = memory("create", f"Deploys happen {option}", option, "--force").json
+        assert made["project"] == project
+        changed = memory("update", made["id"], "Deploys stopped", option).json
+        assert changed["project"] == project
+    assert memory("list", "--project", "shop").json["results"][0]["project"] == "till"
+    assert memory("list", "--tag", "project=shop").json["results"][0]["project"] == ACME
+
+
 def test_the_last_part_of_the_current_projects_name_means_that_project(
     memory: Command, shop: Path
 ) -> None:
@@ -207,6 +221,20 @@ def test_the_last_part_of_the_current_projects_name_means_that_project(
         "project": ACME
     }
     assert memory("turns", "list", "--tag", "project=.").json["count"] == 1
+
+
+def test_changes_use_the_same_names_for_the_current_project_as_create(
+    memory: Command, stored: Callable[..., str], shop: Path
+) -> None:
+    made = stored("Deploys happen on Tuesdays", "--project", "till")
+    memory("turns", "add", "standup", "We ship")
+    for option in ("--project=shop", "--tag=project=acme/shop"):
+        assert memory("update", made, option).json["project"] == ACME, option
+        memory("update", made, "--project", "till")
+    memory("tags", "set", "project=shop", "--where", "project = till")
+    assert memory("tags", "project").json["values"] == [{"value": ACME, "count": 1}]
+    conversation = memory("turns", "update", "standup", "--tag", "project=shop").json
+    assert conversation["tags"] == {"project": ACME}
 
 
 def test_a_project_with_exactly_the_given_name_takes_precedence(

@@ -68,6 +68,15 @@ def test_restoring_a_version_says_what_it_corrects(memory: Command) -> None:
     assert (answer["corrects"], answer["hint"]) == (newer, current_again(older, newer))
 
 
+def test_a_change_that_drops_an_expiry_says_so(memory: Command) -> None:
+    sale = memory("create", "The sale is on", "--valid-until", "2020-01-01").json["id"]
+    assert memory("confirm", sale).json["hint"] == "it no longer expires"
+    memory("update", sale, "--valid-until", "2020-01-01")
+    assert memory("update", sale, "The big sale is on").json["hint"] == "it no longer expires"
+    memory("update", sale, "--valid-until", "2999-01-01")
+    assert "hint" not in memory("confirm", sale).json
+
+
 def test_an_update_that_ends_a_link_reports_it(memory: Command, chain: tuple[str, str]) -> None:
     older, newer = chain
     other = memory("update", older, "The office is in Rome.").json

@@ -455,12 +455,15 @@ def test_the_end_of_the_own_projects_name_in_tags_means_that_project(tmp_path: P
         assert memories.get(made).tags["project"] == place.project
         assert [hit["id"] for hit in agent.search(query="deploy", tags=end)] == [made]
         assert [hit["id"] for hit in hits(agent.call("list_memories", tags=end))] == [made]
-        memories.update(made, tags=end)
-        assert [hit["id"] for hit in hits(agent.call("list_memories", tags=end))] == [made]
+        agent.call("update_memory", id=made, tags={"project": "till"})
+        agent.call("update_memory", id=made, tags=end)
+        assert memories.get(made).tags["project"] == place.project
+        assert memories.update(made, tags={"project": "till"}).tags["project"] == "till"
+        assert memories.update(made, tags=end).tags["project"] == place.project
 
 
 def test_a_dot_without_a_project_is_refused(modern: Agent) -> None:
-    refusal = "the working folder has no project; omit project, or name one"
+    refusal = "\".\" means the working folder's project, and there is none; give the project's name"
     for arguments in ({"project": "."}, {"tags": {"project": "."}}):
         assert modern.error_of("search_memories", query="deploys", **arguments) == refusal
     assert modern.error_of("create_memory", content="x", tags={"project": "."}) == refusal

@@ -139,8 +139,8 @@ def change_hint(
 ) -> str:
     """Return a hint after an update or confirmation; empty if none is needed.
 
-    The hint mentions changed links and tags that could not be removed, or says that nothing
-    changed.
+    The hint mentions changed links, an expiry that was dropped, and tags that could not be removed,
+    or says that nothing changed.
 
     Args:
         before: The memory before the change.
@@ -177,6 +177,8 @@ def change_hint(
         parts.append(f"{before.corrected_by} no longer corrects this memory")
     elif lost:
         parts.append(lost)
+    if before.valid_until is not None and record.valid_until is None:
+        parts.append("it no longer expires")
     parts += _describe_rivals(before, record)
     named = " ".join([record.id, *parts])
     parts += describe_current_again(name for name in record.current_again if name not in named)

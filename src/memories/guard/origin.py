@@ -111,14 +111,40 @@ class Place(NamedTuple):
             return tags
         return {**tags, "project": self.project}
 
-    def is_meant(self, name: str, find_projects: Callable[[], Collection[str]]) -> bool:
-        """Return whether a name is the end of this project's name, and not the name of a project.
 
-        Args:
-            name: The name.
-            find_projects: Returns the names of the projects in use.
-        """
-        return self.project.endswith(f"/{name}") and name not in find_projects()
+def present(place: Place | None) -> Place:
+    """Return the place that the project `.` means.
+
+    Raises:
+        InvalidInput: There is none.
+    """
+    if place is None:
+        raise InvalidInput(
+            "\".\" means the working folder's project, and there is none; give the project's name"
+        )
+    return place
+
+
+def with_whole_name(
+    tags: Mapping[str, str], place: Place | None, find_projects: Callable[[], Collection[str]]
+) -> Mapping[str, str]:
+    """Return tags in which the place's project has its whole name. It may be named `.`, or by the
+    end of its name unless a project has that name.
+
+    Args:
+        tags: The tags.
+        place: The place where the program works, if any.
+        find_projects: Returns the names of the projects in use.
+
+    Raises:
+        InvalidInput: The project is `.`, and there is no place.
+    """
+    name = tags.get("project")
+    if name == ".":
+        return {**tags, "project": present(place).project}
+    if place is None or not place.project.endswith(f"/{name}") or name in find_projects():
+        return tags
+    return {**tags, "project": place.project}
 
 
 def roots(find_place: Callable[[], Place | None]) -> Callable[[str], Path | None]:

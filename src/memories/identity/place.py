@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memories.errors import InvalidInput
+from memories.guard import origin
 from memories.guard.origin import Place
 from memories.settings import Config
 
@@ -90,7 +90,7 @@ def find_project(name: str) -> str | tuple[str, ...] | None:
 
 def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[str, str]:
     """Return a filter's tags in which the working folder's project has its whole name, as it has in
-    new memories; see `Lookup.with_project`.
+    new memories; see `origin.with_whole_name`.
     """
 
     def find_projects() -> Mapping[str, int]:
@@ -99,10 +99,9 @@ def with_whole_name(memories: "Memories", tags: Mapping[str, str]) -> Mapping[st
         """
         return memories.ask_store(lambda: memories.tags("project"), dict[str, int])[0]
 
-    place = memories.place if "project" in tags else None
-    if place is None or not place.is_meant(tags["project"], find_projects):
+    if "project" not in tags:
         return tags
-    return {**tags, "project": place.project}
+    return origin.with_whole_name(tags, memories.place, find_projects)
 
 
 def name_project(name: str) -> tuple[str | None, bool]:
@@ -125,7 +124,7 @@ def names_of(project: str | None) -> tuple[str, ...]:
         project: The name given by a user; None or blank means no project.
 
     Raises:
-        InvalidInput: The working folder isn't in a repository.
+        InvalidInput: The working folder has no project.
         ConfigError: The user's aliases can't be read.
     """
     if project is None or not project.strip():
@@ -135,13 +134,5 @@ def names_of(project: str | None) -> tuple[str, ...]:
 
     name = project.strip()
     if name == ".":
-        from memories.identity.project import identify
-
-        identified = identify(Path.cwd())
-        if identified is None:
-            raise InvalidInput(
-                "the working folder is not in one of your git repositories; give the project's "
-                'name instead of "."'
-            )
-        name = identified.name
+        name = origin.present(_look(None)).project
     return tuple(registry.names_of(name, registry.aliases(registers())))

@@ -20,6 +20,7 @@ from memories.context.memories_backend import MemoriesBackend
 from memories.core.times import parse_time_in_zone
 from memories.embedders import give_hint
 from memories.errors import InvalidInput, NotFound
+from memories.guard.origin import present
 from memories.identity.place import find_project, with_whole_name
 from memories.mcp import answers
 from memories.mcp.answers import Own, brief, row, rows, shorten, with_author
@@ -30,7 +31,6 @@ from memories.read.turns import TurnDraft
 from memories.search.filters import FILTERS, Parameter
 
 if TYPE_CHECKING:
-    from memories.guard.origin import Place
     from memories.search.results import Explanation
 
 HINT_UNLINKED = "the link was removed; both memories are current"
@@ -199,19 +199,6 @@ class Tools:
     def _own(self) -> Own:
         return Own.of(self.memories)
 
-    def _own_place(self) -> "Place":
-        """Return the place that the project `.` stands for."""
-        place = self.memories.place
-        if place is None:
-            raise InvalidInput("the working folder has no project; omit project, or name one")
-        return place
-
-    def _tags(self, tags: Tags) -> dict[str, str]:
-        """Return tags in which the working folder's project has its whole name."""
-        if tags is not None and tags.get("project") == ".":
-            return {**tags, "project": self._own_place().project}
-        return dict(with_whole_name(self.memories, tags or {}))
-
     def _project_hint(self, project: str | Sequence[str]) -> str:
         """Return a hint if no current memory has a project, which may be misspelled."""
         known = self.memories.tags("project").keys()
@@ -236,10 +223,10 @@ class Tools:
         if arguments["scope"] == "all":
             arguments["scope"] = _widest_scope(arguments)
         if arguments.get("project") == ".":
-            arguments["project"] = self._own_place().names
+            arguments["project"] = present(self.memories.place).names
         elif "project" in arguments:
             arguments["project"] = find_project(arguments["project"])
-        arguments["tags"] = self._tags(arguments.get("tags"))
+        arguments["tags"] = with_whole_name(self.memories, arguments.get("tags") or {})
 
         def search(memories: Memories) -> "tuple[Explanation, bool]":
             explanation = memories.explain(query, **arguments)
@@ -266,7 +253,7 @@ class Tools:
         """List memories with their tags, newest first."""
         _check_limit(limit)
         page = self.memories.list(
-            tags=self._tags(tags),
+            tags=with_whole_name(self.memories, tags or {}),
             since=since or None,
             until=until or None,
             deleted=deleted,
@@ -402,7 +389,7 @@ class Tools:
         seen = frozenset(self._seen.copy())
         draft = Draft(
             content,
-            tags=_add_agent(self._tags(tags), caller),
+            tags=_add_agent(tags or {}, caller),
             key=key or None,
             supersedes=supersedes or None,
             decay=decay,
@@ -445,9 +432,8 @@ class Tools:
             hint = shapes.change_hint(before, memory, confirm=CONFIRM)
             return _change_result(memory, version=memory.version, hint=hint or None)
         before = self.memories.get(id)
-        tags = self._tags(tags)
         if content and content != before.content:
-            tags = dict(_add_agent(tags, caller))
+            tags = dict(_add_agent(tags or {}, caller))
         memory = memories.update(
             id,
             content or None,

@@ -14,7 +14,7 @@ from memories.core.ids import ID_LENGTH, MIN_PREFIX, id_prefix, parse_id, storab
 from memories.core.times import from_millis, mixes_zones, to_iso, to_millis, to_moment
 from memories.errors import AmbiguousId, InvalidInput, NotFound, RequestError
 from memories.guard import validate
-from memories.guard.origin import CONTINUED, HELD, TRUSTS, Place, labels_for
+from memories.guard.origin import CONTINUED, HELD, TRUSTS, Place, labels_for, with_whole_name
 from memories.models import PENDING, SHARED, Draft, is_global
 from memories.read.versions import (
     accepted_at,
@@ -345,27 +345,35 @@ class Lookup(NamedTuple):
 
         A draft that is global or names another project is returned unchanged. So is a draft whose
         key belongs to a memory without a project, unless a memory in this project has that key too.
-        This project may be named `.`, or by the end of its name unless a project has that name.
+
+        Raises:
+            InvalidInput: See `with_whole_name`.
         """
-        if place is None or not isinstance(draft.tags, Mapping):
-            return draft
-        named = draft.tags.get("project", "")
-
-        def find_projects() -> Sequence[str]:
-            """Return the projects of the readable memories."""
-            return self.store.values(Collection.MEMORY, self.readable, "project")
-
-        if named == "." or place.is_meant(named, find_projects):
-            return replace(draft, tags={**draft.tags, "project": place.project})
-        tags = place.tags(draft.tags)
-        if tags is draft.tags:
-            return draft
+        named = self.with_whole_name(draft.tags, place)
+        tags = named if place is None else place.tags(named)
+        if tags is named:
+            return replace(draft, tags=tags)
         if draft.key is not None:
             key = validate.key(draft.key)
             has_project_key = self.find_by_key(scoped_key(key, tags)) is not None
             if not has_project_key and self.find_by_key(key) is not None:
                 return draft
         return replace(draft, tags=tags)
+
+    def with_whole_name(
+        self, tags: Mapping[str, str] | None, place: Place | None
+    ) -> Mapping[str, str]:
+        """Return a writer's tags in which the project of its working directory has its whole name;
+        see `origin.with_whole_name`.
+        """
+        if not isinstance(tags, Mapping):
+            return tags or {}
+
+        def find_projects() -> Sequence[str]:
+            """Return the projects of the readable memories."""
+            return self.store.values(Collection.MEMORY, self.readable, "project")
+
+        return with_whole_name(tags, place, find_projects)
 
     def _refuse_hidden(self, ref: Ref, key: str) -> None:
         """Refuse a memory in another namespace if a memory in the caller's own namespace has the
