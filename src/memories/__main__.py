@@ -28,7 +28,7 @@ def main() -> None:
         run_hook(arguments[1:], _ask_server_for_hook, _start_server)
     gc.set_threshold(_GC_THRESHOLD)
     try:
-        _open_missing_streams()
+        _prepare_streams()
         code = run_by_server_or_here(arguments)
     except KeyboardInterrupt:  # can occur at any moment, even during imports
         import signal
@@ -243,9 +243,9 @@ def _chat(config: "Config", root: "Path", env_file: "Path | None", demo: bool, l
 # --- process ---
 
 
-def _open_missing_streams() -> None:
+def _prepare_streams() -> None:
     """Open an empty stream for each closed standard stream, before a file can get the stream's
-    descriptor.
+    descriptor. Make the others wait for a slow reader or writer, so that no text is lost.
 
     Writing to a closed standard output still fails; the error says what the command changed.
     """
@@ -257,6 +257,8 @@ def _open_missing_streams() -> None:
                 os.close(fd)
             # The stream stays open until the process ends.
             setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif os.name == "posix":
+            os.set_blocking(number, True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,20 @@ def test_a_full_disk_does_not_damage_an_earlier_backup(memory: Command, small_di
     assert [(file.name, file.read_bytes()) for file in small_disk.iterdir()] == [
         ("mine.db", before)
     ]
+
+
+@pytest.mark.usefixtures("ids")
+@pytest.mark.cold  # a server has no such limit
+def test_a_limit_on_file_sizes_is_not_blamed_on_the_disk_of_the_store(
+    memory: Command, folder: Path
+) -> None:
+    memory("create", "a lot of text " * 40_000)
+    limited = f'ulimit -f 300; exec "{sys.executable}" -B -m memories backup mine.db'
+    done = subprocess.run(["sh", "-c", limited], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"cannot write {folder}/" in done.stderr
+    assert "ulimit -f" in done.stderr
+    assert not [file for file in folder.iterdir() if "mine" in file.name]
 
 
 # --- restore

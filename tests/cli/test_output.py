@@ -4,8 +4,11 @@ control characters.
 
 import json
 import logging
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -227,10 +230,21 @@ def test_broken_streams_do_not_cause_a_traceback(
     assert "Traceback" not in answer.err
 
 
-def test_a_closed_pipe_is_not_an_error(memory: Command, folder: Path) -> None:
-    import subprocess
-    import sys
+@pytest.mark.skipif(os.name != "posix", reason="pipes are always blocking")
+def test_a_pipe_that_does_not_wait_for_its_reader_gets_the_whole_output(memory: Command) -> None:
+    memory("create", "a" * 200_000)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with subprocess.Popen([sys.executable, "-m", "memories", "list"], stdout=writer) as running:
+        os.close(writer)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.wait(1)  # the pipe is full
+        with os.fdopen(reader, encoding="utf-8") as output:
+            assert len(json.load(output)["results"][0]["content"]) == 200_000
+    assert running.returncode == 0
 
+
+def test_a_closed_pipe_is_not_an_error(memory: Command, folder: Path) -> None:
     memory("create", "a" * 100_000)
     running = subprocess.Popen(
         [sys.executable, "-m", "memories", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

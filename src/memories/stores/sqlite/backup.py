@@ -14,14 +14,14 @@ import apsw
 
 from memories.core.disk import flush_folder, put_in_place
 from memories.core.ids import digest
-from memories.errors import RequestError, StoreDamaged, StoreError, StoreFull
+from memories.errors import RequestError, StoreDamaged, StoreError
 from memories.guard.validate import amount
 from memories.stores import claims
 from memories.stores.records import Collection
 from memories.stores.sqlite import engine, schema
 from memories.stores.sqlite.connection import BUSY_SECONDS, SQLiteFile
 from memories.stores.sqlite.engine import open_apart
-from memories.stores.sqlite.errors import NEVER_WRITTEN, sqlite_errors
+from memories.stores.sqlite.errors import NEVER_WRITTEN, copy_errors, sqlite_errors
 from memories.stores.sqlite.query import READ, labels_of
 from memories.stores.sqlite.rows import fetch, fetch_value, record_of
 from memories.stores.sqlite.wal import ForeignLog, continues, refuse_foreign_log
@@ -171,12 +171,8 @@ def copy_in(source: Path, target: Path) -> int:
     """
     with sqlite_errors(source), open_apart(source) as db:
         _refuse_foreign(db, source)
-        try:
+        with copy_errors(target, "free some space and try again; nothing was changed"):
             db.execute("VACUUM INTO ?", (str(target),))
-        except apsw.FullError as exc:
-            raise StoreFull(
-                f"the disk of {target} is full; free some space and try again; nothing was changed"
-            ) from exc
     with sqlite_errors(target), open_apart(target, write=True) as db:
         _use_log(db)
         for version in range(int(db.pragma("user_version")) + 1, engine.SCHEMA_VERSION + 1):

@@ -15,12 +15,13 @@ from pathlib import Path
 import apsw
 
 from memories.core.disk import ForkGuard, try_lock
-from memories.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from memories.errors import StoreBusy, StoreDamaged, StoreError
 from memories.stores.protocol import RefuseLost, treat_as_new
 from memories.stores.sqlite import engine
 from memories.stores.sqlite.engine import CommitNote, Identity, StoreState, identity, next_state
 from memories.stores.sqlite.errors import (
     CommitsMissing,
+    copy_errors,
     filesystem_errors,
     loss_message,
     read_errors,
@@ -248,12 +249,8 @@ class SQLiteFile:
         """Write a consistent copy of the store into an empty file; writers are not blocked."""
         with sqlite_errors(self.path):
             connection = self._connection()
-            try:
+            with copy_errors(target, "free some space on it, or name another file"):
                 connection.execute("VACUUM INTO ?", (str(target),))
-            except apsw.FullError as exc:
-                raise StoreFull(
-                    f"the disk of {target} is full; free some space on it, or name another file"
-                ) from exc
 
     def close(self) -> None:
         """Close all connections of this process."""

@@ -35,6 +35,8 @@ _DAMAGED = f"{{path}} is damaged ({{exc}}); {SALVAGE}"
 _NO_DATABASE = f"{{path}} is not a SQLite database, and was not touched; {SALVAGE}"
 # Raised when invalid values are decoded; see `rows.describe_damage`.
 NEVER_WRITTEN = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+# SQLite's codes for errors in writing a file.
+_WRITING = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_TRUNCATE)
 # The first matching class is used, so general classes come last.
 _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (apsw.FullError, StoreFull, _FULL),
@@ -98,6 +100,26 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         if _is_of_words(exc):
             raise WordsDamaged(path, exc) from None
         raise _translate(path, exc) from exc
+
+
+@contextlib.contextmanager
+def copy_errors(target: Path, advice: str) -> Iterator[None]:
+    """Translate SQLite's errors in writing a copy of a store; errors in reading the store pass.
+
+    Args:
+        target: The copy.
+        advice: What to do if the copy's disk is full.
+    """
+    try:
+        yield
+    except apsw.FullError as exc:
+        raise StoreFull(f"the disk of {target} is full; {advice}") from exc
+    except apsw.IOError as exc:
+        if _extended_code(exc) not in _WRITING:
+            raise
+        raise StoreError(
+            f"cannot write {target} ({exc}); check its disk and the limit on file sizes (ulimit -f)"
+        ) from exc
 
 
 @contextlib.contextmanager
