@@ -5,6 +5,7 @@ output is tested in cli/.
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -308,3 +309,15 @@ def test_the_cache_folder_follows_the_platform(
 )
 def test_secrets_anywhere_in_a_url_are_masked(url: str, shown: str) -> None:
     assert without_password(url) == shown
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs POSIX")
+def test_a_time_zone_that_python_cannot_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        with monkeypatch.context() as context:
+            context.setenv("TZ", "UTC+99:99")
+            time.tzset()
+            with pytest.raises(ConfigError, match="in TZ is a day or more from UTC"):
+                load_config()
+    finally:
+        time.tzset()

@@ -4,6 +4,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ _HOME = SETTINGS[0]
 _REDACT_RULES = "[[redact]]"
 # Suffixes that SQLite and this program append to the name of a store for the files next to it.
 _STORE_FILE_ENDS = ("-wal", "-shm", "-journal", "-requests", ".")
+_DAY_SECONDS = 86_400
 _XDG = {
     "data": ("XDG_DATA_HOME", ".local/share"),
     "config": ("XDG_CONFIG_HOME", ".config"),
@@ -51,6 +53,11 @@ def load_config(
     Raises:
         ConfigError: A setting is invalid; the message contains its name and source.
     """
+    if max(abs(time.timezone), abs(time.altzone)) >= _DAY_SECONDS:
+        raise ConfigError(
+            f'the time zone "{validate.shown(os.environ.get("TZ", ""))}" in TZ is a day or more '
+            "from UTC; correct or unset TZ"
+        )
     given_flags = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = _by_name(os.environ if environment is None else environment)
     layers: list[Layer] = [("flag", given_flags), ("environment", variables)]

@@ -195,3 +195,17 @@ def test_a_rejected_text_is_not_proposed_again_but_a_rewording_is(
     memories.review.reject([str(rejected.id)])
     assert not memories.create(FACT, pending=True).stored
     assert memories.create(REWORDED, pending=True).stored
+
+
+def test_the_note_names_the_project_of_a_replaced_memory(memories: Memories) -> None:
+    def replace(old: str | None, new: str | None) -> str:
+        """Replace a memory in one project with one in another; return the note."""
+        tags = [{} if project is None else {"project": project} for project in (old, new)]
+        first = memories.create(f"The office of {old} is in Rome", tags=tags[0], force=True)
+        text = f"The team of {new} meets on Fridays, not in {old}"
+        return memories.create(text, tags=tags[1], supersedes=first.id, force=True).note
+
+    assert replace("shop", "till") == 'it replaced a memory in the project "shop"'
+    assert replace("shop", None) == 'it replaced a memory in the project "shop"'
+    assert replace(None, "till") == "it replaced a memory without a project"
+    assert replace("shop", "shop") == replace(None, None) == ""

@@ -69,8 +69,8 @@ class Created:
             corrected one after the new one. See `write.compare.corrections`.
         redacted: The kinds of secrets that were replaced in the draft, in order.
         note: A remark, usually empty. It says why the draft has no vector although there is an
-            embedder, why it was not merged, that it has already expired, that its id is taken, or
-            which memories are current again.
+            embedder, why it was not merged, that it has already expired, that its id is taken, that
+            it replaced a memory in another project, or which memories are current again.
         merged: If a memory with the same text existed, the names of the fields that a new version
             took from this draft: `tags`, `decay`, `confidence`, `source`, `anchors`, `valid_until`
             or `recheck`; `supersedes` if the draft supersedes another memory; `trust` if this
@@ -251,6 +251,12 @@ def _store_draft(ctx: WriteContext, prepared: Prepared) -> Created:
         created, former = _store_unless_known(ctx, prepared)
     if created.memory is None:
         return created
+    if prepared.superseded is not None:
+        project = prepared.superseded.labels.get("project")
+        if project != created.memory.tags.get("project"):
+            where = "without a project" if project is None else f'in the project "{project}"'
+            notes = filter(None, (created.note, f"it replaced a memory {where}"))
+            created = replace(created, note="; ".join(notes))
     changed = filter(None, (prepared.superseded, former))
     before = [record for record in changed if versions.has_link(record)]
     if not before:
