@@ -74,6 +74,24 @@ def test_answers_and_errors_match_those_of_the_sdk_tool(tool: MemoriesTool, tmp_
         assert answers[0] == answers[1], (command, arguments)
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "error"),
+    [
+        ("create", {"path": "/memories/a"}, "Invalid `file_text` parameter: "),
+        ("view", {}, "Invalid `path` parameter: "),
+        ("insert", {"path": "/memories/a", "insert_line": "x"}, "Invalid `insert_line` parameter"),
+        ("str_replace", {"path": "/memories/a", "old_str": "a"}, "Invalid `new_str` parameter: "),
+        ("rename", {"old_path": "/memories/a"}, "Invalid `new_path` parameter: "),
+        ("fly", {}, "Unknown command: fly"),
+    ],
+)
+def test_a_missing_or_wrong_parameter_is_named(
+    tool: MemoriesTool, command: str, arguments: dict[str, Any], error: str
+) -> None:
+    with pytest.raises(ToolError, match=error):
+        call(tool, command, **arguments)
+
+
 def test_a_folder_is_listed_two_levels_deep(tool: MemoriesTool) -> None:
     for path in ("a.md", "d/b.md", "d/e/c.md", "d/e/f/g.md", ".hidden", "node_modules/x"):
         call(tool, "create", path=f"/memories/{path}", file_text="x" * 1536)

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from anthropic.lib.tools import BetaAbstractMemoryTool, ToolError
+from pydantic import ValidationError
 
 from memories import Draft, Memories, MemoriesError, Memory
 
 if TYPE_CHECKING:
     from anthropic.types.beta import (
+        BetaMemoryTool20250818Command,
         BetaMemoryTool20250818CreateCommand,
         BetaMemoryTool20250818DeleteCommand,
         BetaMemoryTool20250818InsertCommand,
@@ -42,6 +44,17 @@ class MemoriesTool(BetaAbstractMemoryTool):
         """
         super().__init__()
         self._memories = memories
+
+    def execute(self, command: "BetaMemoryTool20250818Command") -> str:
+        """Run a command, after checking its parameters, which the SDK doesn't do."""
+        try:
+            type(command).model_validate(vars(command))
+        except ValidationError as exc:
+            name, problem = exc.errors()[0]["loc"][0], exc.errors()[0]["msg"]
+            if name == "command":
+                raise ToolError(f"Unknown command: {command.command}") from exc
+            raise ToolError(f"Invalid `{name}` parameter: {problem}") from exc
+        return str(super().execute(command))
 
     def view(self, command: "BetaMemoryTool20250818ViewCommand") -> str:
         """Show a file with line numbers, or list a folder, two levels deep."""

@@ -92,6 +92,13 @@ def test_coarse_scores_are_products_with_the_signs(dimension: int) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
+def test_no_codes_have_no_scores(compact: bool) -> None:
+    """All vectors that a search selects may be damaged."""
+    quantizer = Quantizer(96, compact=compact)
+    assert len(quantizer.scores(unit(1, 96)[0], b"")) == 0
+
+
+@pytest.mark.parametrize("compact", [False, True])
 def test_vectors_get_the_same_codes_whether_encoded_together_or_one_by_one(compact: bool) -> None:
     """A batch of three is encoded vector by vector, a batch of four together."""
     quantizer = Quantizer(96, compact=compact)

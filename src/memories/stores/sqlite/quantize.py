@@ -166,7 +166,8 @@ class Quantizer:
         scales = scale_bytes.view("<f4")[:, 0].astype(np.float32, copy=False)
         if not self.compact:
             return scales, table[:, SCALE_BYTES:]
-        packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(len(table), COMPACT_BITS, -1)
+        shape = len(table), COMPACT_BITS, -(-self.dimension // 8)  # -1 fails if there are no codes
+        packed = table[:, SCALE_BYTES:].view(np.uint8).reshape(shape)
         planes = np.unpackbits(packed, axis=2, count=self.dimension, bitorder="little")
         numbers = planes[:, 0]
         for plane in range(1, COMPACT_BITS):
