@@ -500,3 +500,10 @@ def test_reinforceable_memories_have_their_own_half_life(memory: Command) -> Non
     assert shown("list", "--where", "confidence > 0.6") == {"reinforceable": 0.75}
     plain = memory("list").json["results"]
     assert {round(each["confidence"], 2) for each in plain} == {0.5}
+
+
+def test_a_memory_shows_when_to_confirm_it_again(
+    memory: Command, stored: Callable[..., str]
+) -> None:
+    tea = stored("Tea is at four", "--recheck", "90d")
+    assert "recheck days  90\n" in memory("get", tea, "--format", "text").out

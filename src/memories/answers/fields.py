@@ -179,7 +179,13 @@ MEMORY = (
     _SUSPICIOUS,
     Field("anchors", "texts", "The evidence that it cites.", [], "anchors"),
     Field("valid_until", "time", "When it stops being true.", None, "holds until"),
-    Field("recheck_days", "whole", "After how many days it should be confirmed again.", None),
+    Field(
+        "recheck_days",
+        "whole",
+        "After how many days it should be confirmed again.",
+        None,
+        "recheck days",
+    ),
     Field("anchored_at", "time", "When its anchors were last known to hold.", None),
     Field(
         "verdict",

@@ -350,3 +350,8 @@ def test_the_page_of_a_missing_memory_says_so_and_does_not_update(asking: httpx.
     page = asking.get("/memories/01a2039c-5da3-7006-a22c-42bf2a5ea2e9?as_of=garbage").text
     assert "<h1>Bad request</h1>" in page
     assert "data-changes" in asking.get("/").text
+
+
+def test_a_memory_shows_when_to_confirm_it_again(site: Site, asking: httpx.Client) -> None:
+    made = site.memories.create("Tea is at four", recheck="90d").id
+    assert "recheck days 90" in asking.get(f"/memories/{made}").text
