@@ -10,7 +10,8 @@ stored in a copy of this store, and a day later the newer text. There are three 
   seldom be shown.
 - repetition: both texts say the same thing. The newer text should not be stored.
 
-Tune only on the half `dev`.
+Tune only on the half `dev`. The pairs whose half is `weights` are not counted: the weights of
+`memories.read.replacements` were fitted to them too.
 """
 
 import json

@@ -7,6 +7,7 @@ linked as corrections.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,16 +22,21 @@ if TYPE_CHECKING:
 
     from memories.stores.records import Space
 
-# The weights come from a logistic regression over the `dev` halves of
-# tests/data/reworded_pairs.jsonl and of the pairs of facts in `bench/eighteen_projects`.
-SHARED_WORDS = 1.0
-CHANGE = 0.25
-REPLACES = 0.47  # minimum score of a text that may replace another
-ANNOUNCED = 0.0  # minimum log-odds for a text whose words announce a change; see `_change`
-UNANNOUNCED = -2.7  # log-odds for any other text whose vector can't be rated
-SURELY_REPLACES = 0.9  # minimum score of a text that probably replaces another
+# The weights come from a logistic regression over pairs of facts: those of `dev` and `weights` in
+# tests/data/reworded_pairs.jsonl, and the `dev` half of `bench/eighteen_projects`.
+SHARED = -0.45
+SHARED_CLOSENESS = 1.9
+SHARED_CHANGE = 0.5
+CHANGE = 0.08
+LENGTH = 0.8
+BEHIND = 2.8
+MAX_LENGTH = 0.7  # limit of the logarithm of the lengths' ratio, in both directions
+ANNOUNCED = 1.8  # added to the log-odds of a text whose words announce a change; see `_change`
+LEAST_ANNOUNCED = 0.4  # minimum log-odds for such a text
+UNANNOUNCED = -1.0  # log-odds for any other text whose vector can't be rated
+REPLACES = 0.55  # minimum score of a text that may replace another, so that its writer is told
+SURELY_REPLACES = 0.8  # minimum score of a text that comes before the older one in a list
 UNRELATED = 0.25  # closeness below which two texts are about different subjects
-MIN_SHARED = 0.15  # share of the old text's words below which texts have few words in common
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
 
@@ -40,12 +46,21 @@ def score_replacement(
     similarity: float | None,
     space: "Space | None",
     vectors: "NDArray[np.float32] | None" = None,
+    closest: float | None = None,
 ) -> float:
-    """Return how likely a text is to replace an older one. A score of at least `REPLACES` means
-    that it may.
+    """Return how likely a text is to replace an older one. It may if the score is at least
+    `REPLACES`, and probably does if it is at least `SURELY_REPLACES`.
 
-    The score is a weighted sum: how close the texts are, the share of the old text's words that the
-    new text repeats, and how likely the new text is to report a change.
+    The score is a weighted sum of:
+
+    - how close the texts are;
+    - the share of the old text's words that the new text repeats. Two texts about different sides
+      of one subject repeat words as well, so the weight is high only if the texts are close or the
+      new text reports a change;
+    - how likely the new text is to report a change;
+    - the logarithm of how much longer the new text is, since a correction often repeats what it
+      corrects;
+    - how far the old text is below the closest one.
 
     Args:
         new: The newer text.
@@ -53,20 +68,29 @@ def score_replacement(
         similarity: The cosine of their vectors; None if either text has no vector.
         space: The space of the vectors. Its constants make cosines comparable across models.
         vectors: The vectors of the newer text, shape (windows, dimension); None if it has none.
+        closest: The highest cosine that any older text has with the newer one. The score of a text
+            far below it is lower; None if no others are known.
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return 0.0
     # All texts in a script that the model doesn't know have similar vectors.
     is_unknown = space is not None and space.latin_only and not is_latin(new)
-    closeness = None
+    closeness, behind = None, 0.0
     if similarity is not None and space is not None and not is_unknown:
-        closeness = (similarity - space.noise_mean) / (space.duplicate - space.noise_mean)
+        unit = space.duplicate - space.noise_mean
+        closeness = (similarity - space.noise_mean) / unit
         if closeness < UNRELATED:
             return 0.0
+        if closest is not None:
+            behind = BEHIND * (closest - similarity) / unit
     shared = coverage(new, _terms(old))
     if closeness is None:
         closeness = shared
-    return closeness + SHARED_WORDS * shared + CHANGE * _change(new, space, vectors)
+    longer = math.log(len(new) / len(old))
+    longer = max(-MAX_LENGTH, min(longer, MAX_LENGTH))
+    change = _change(new, space, vectors)
+    shared *= SHARED + SHARED_CLOSENESS * closeness + SHARED_CHANGE * change
+    return closeness - behind + shared + CHANGE * change + LENGTH * longer
 
 
 def _change(text: str, space: "Space | None", vectors: "NDArray[np.float32] | None") -> float:
@@ -76,27 +100,7 @@ def _change(text: str, space: "Space | None", vectors: "NDArray[np.float32] | No
         change = rate_change(space.model, vectors[0])
     if change is None:
         change = UNANNOUNCED
-    return max(change, ANNOUNCED) if reports_change(text) else change
-
-
-def score_precedence(
-    new: str,
-    old: str,
-    similarity: float | None,
-    space: "Space | None",
-    vectors: "NDArray[np.float32] | None" = None,
-) -> float:
-    """Return the score of `score_replacement` if the newer text should come before the older one
-    in a list, else 0.
-
-    Two texts with few words in common are often unrelated, so they need `SURELY_REPLACES`.
-    """
-    score = score_replacement(new, old, similarity, space, vectors)
-    if score < REPLACES:
-        return 0.0
-    if score < SURELY_REPLACES and coverage(new, _terms(old)) < MIN_SHARED:
-        return 0.0
-    return score
+    return max(change + ANNOUNCED, LEAST_ANNOUNCED) if reports_change(text) else change
 
 
 def reports_change(text: str) -> bool:

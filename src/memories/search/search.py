@@ -21,7 +21,7 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
-from memories.read.replacements import score_precedence
+from memories.read.replacements import SURELY_REPLACES, score_replacement
 from memories.read.versions import has_expired, is_corrected, stated_at
 from memories.search import noise
 from memories.search.candidates import GatheredCandidates, Query, gather_standalone
@@ -459,7 +459,8 @@ def _may_replace(
     if new_vectors is not None and old_vectors is not None:
         similarity = float((new_vectors @ old_vectors.T).max())
     space = None if query.embedder is None else query.embedder.space
-    return score_precedence(newer.text, older.text, similarity, space, new_vectors) > 0
+    score = score_replacement(newer.text, older.text, similarity, space, new_vectors)
+    return score >= SURELY_REPLACES
 
 
 def _apply_limit_again(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:

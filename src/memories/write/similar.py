@@ -219,11 +219,8 @@ def choose_similar_to(
     if draft.supersedes is not None:
         return comparison.differing
     chosen = {similar.id: similar for similar in comparison.differing}
-    scored = [
-        (score, candidate)
-        for score, candidate in score_rivals(ctx, draft, comparison.rivals, vectors)
-        if candidate.record.ref.group not in chosen
-    ]
+    others = [rival for rival in comparison.rivals if rival.record.ref.group not in chosen]
+    scored = score_rivals(ctx, draft, others, vectors)
     best_score = max((score for score, _ in scored), default=0.0)
     closest = [candidate for score, candidate in scored if score >= best_score - _NEAR_BEST]
     if comparison.to_correct:
@@ -246,12 +243,15 @@ def score_rivals(
         vectors: The draft's vectors.
     """
     space = None if ctx.embedder is None else ctx.embedder.space
+    closest = rivals[0].similarity if rivals else None
     scored: list[tuple[float, Candidate]] = []
     for candidate in rivals[:_MAX_SCORED]:
         record = candidate.record
         if versions.is_corrected(record, ctx.now):
             continue
-        score = score_replacement(draft.content, record.text, candidate.similarity, space, vectors)
+        score = score_replacement(
+            draft.content, record.text, candidate.similarity, space, vectors, closest
+        )
         if record.ref.group in draft.seen:
             score += _SEEN_BONUS
         if score >= REPLACES:

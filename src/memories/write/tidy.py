@@ -37,7 +37,7 @@ from memories.models import (
     is_session_note,
 )
 from memories.read import versions
-from memories.read.replacements import SURELY_REPLACES, reports_change
+from memories.read.replacements import reports_change
 from memories.read.turns import to_turn
 from memories.stores.logged import append_as_stamped, stamp_record
 from memories.stores.protocol import PAGE_SIZE, find_first, scan_pages
@@ -65,6 +65,7 @@ _UNREAD = "unread"
 _LEAST_REPEATS = 3  # minimum number of conversations in which a user says the same thing
 _STATEMENT_WORDS = (4, 40)
 _MAX_EXCERPT = 160
+_MIN_SCORE = 1.0  # minimum score of a memory that replaces another; see `read.replacements`
 _MOST_SHARED = 0.6  # maximum share of the newer text's words that the older text contains
 _TODO = re.compile(r"\s*(?:todo|to-do|fixme)\b", re.IGNORECASE)
 
@@ -426,7 +427,7 @@ def _find_reworded(
         if coverage(rival.record.text, terms) <= _MOST_SHARED:
             older.append(rival)
     scored = score_rivals(ctx, Draft(record.text), older, vectors)
-    return [rival.record for score, rival in scored[:1] if score >= SURELY_REPLACES]
+    return [rival.record for score, rival in scored[:1] if score >= _MIN_SCORE]
 
 
 def _is_older(record: Record, other: Record) -> bool:
