@@ -8,7 +8,6 @@ linked as corrections.
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memories.embedders.scores import rate_change
@@ -38,6 +37,8 @@ REPLACES = 0.55  # minimum score of a text that may replace another, so that its
 SURELY_REPLACES = 0.8  # minimum score of a text that comes before the older one in a list
 UNRELATED = 0.25  # closeness below which two texts are about different subjects
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
+
+_cached_terms = functools.lru_cache(256)(query_terms)  # a text is compared with several
 
 
 def score_replacement(
@@ -83,7 +84,7 @@ def score_replacement(
             return 0.0
         if closest is not None:
             behind = BEHIND * (closest - similarity) / unit
-    shared = coverage(new, _terms(old))
+    shared = coverage(new, _cached_terms(old))
     if closeness is None:
         closeness = shared
     longer = math.log(len(new) / len(old))
@@ -113,8 +114,3 @@ def reports_change(text: str) -> bool:
         return announces_change(text)
     except OSError as exc:
         raise SystemFault(f"cannot read {exc.filename}: {exc.strerror}") from exc
-
-
-@functools.lru_cache(256)  # cached, since a text is compared with several
-def _terms(text: str) -> Sequence[str]:
-    return tuple(query_terms(text))
