@@ -388,8 +388,8 @@ class Memories:
         from memories.write import change
 
         draft = Draft(
-            "", self._lookup.with_whole_name(tags, self._place()), decay, confidence=confidence,
-            anchors=anchors, valid_until=valid_until, recheck=recheck,
+            "", self._lookup.with_whole_name(tags or {}, self._place()), decay, anchors=anchors,
+            confidence=confidence, valid_until=valid_until, recheck=recheck,
         )  # fmt: skip
         redactor = self._redactor(redact)
         changes = change.Update(content, draft, remove_tags, redactor, not_corrects, if_version)
@@ -597,7 +597,7 @@ class Memories:
         from memories.write.bulk import Tagging, retag
 
         redactor = self.config.redactor()
-        new_tags, _ = redactor.pairs(self._lookup.with_whole_name(tags, self._place()))
+        new_tags, _ = redactor.pairs(self._lookup.with_whole_name(tags or {}, self._place()))
         renamed, _ = redactor.pairs(rename_tags or {})
         tagging = Tagging(new_tags, remove_tags, renamed)
         return retag(self._lookup, self.embedder, self._selector(where), tagging, dry_run=dry_run)
@@ -660,9 +660,8 @@ class Memories:
                 "add_turns takes a list of turns or texts; put a single one in a list"
             )
         drafts = [turn if isinstance(turn, TurnDraft) else TurnDraft(turn) for turn in turns]
-        place = self._place()
-        if place:
-            drafts = [replace(draft, tags=place.tags(draft.tags)) for draft in drafts]
+        lookup, place = self._lookup, self._place()
+        drafts = [replace(draft, tags=lookup.in_project(draft.tags, place)) for draft in drafts]
         target = (self._lookup.readable, conversation_id)
         redactor = self._redactor(redact)
         return append(self._store, self.embedder, target, drafts, self._now(), redactor)
@@ -695,7 +694,7 @@ class Memories:
         """
         from memories.write.turns import Naming
 
-        tags = self._lookup.with_whole_name(tags, self._place())
+        tags = self._lookup.with_whole_name(tags or {}, self._place())
         naming = Naming(title, user, tags, remove_tags).check(self._redactor(redact))
         return naming.apply(self._store, self._lookup.readable, conversation_id)
 

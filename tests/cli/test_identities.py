@@ -235,6 +235,11 @@ def test_changes_use_the_same_names_for_the_current_project_as_create(
     assert memory("tags", "project").json["values"] == [{"value": ACME, "count": 1}]
     conversation = memory("turns", "update", "standup", "--tag", "project=shop").json
     assert conversation["tags"] == {"project": ACME}
+    for name in ("shop", "."):
+        turn = {"content": f"Deploys in {name} are slow", "tags": {"project": name}}
+        memory("turns", "add", "retro", "-", stdin=json.dumps(turn))
+    tags = [turn["tags"] for turn in memory("turns", "show", "retro").json["results"]]
+    assert tags == [{"project": ACME}, {"project": ACME}]
 
 
 def test_a_project_with_exactly_the_given_name_takes_precedence(

@@ -349,25 +349,28 @@ class Lookup(NamedTuple):
         Raises:
             InvalidInput: See `with_whole_name`.
         """
-        named = self.with_whole_name(draft.tags, place)
-        tags = named if place is None else place.tags(named)
-        if tags is named:
-            return replace(draft, tags=tags)
-        if draft.key is not None:
+        tags = self.in_project(draft.tags, place)
+        is_added = isinstance(draft.tags, Mapping) and len(tags) > len(draft.tags)
+        if is_added and draft.key is not None:
             key = validate.key(draft.key)
             has_project_key = self.find_by_key(scoped_key(key, tags)) is not None
             if not has_project_key and self.find_by_key(key) is not None:
                 return draft
         return replace(draft, tags=tags)
 
-    def with_whole_name(
-        self, tags: Mapping[str, str] | None, place: Place | None
-    ) -> Mapping[str, str]:
+    def in_project(self, tags: Mapping[str, str], place: Place | None) -> Mapping[str, str]:
+        """Return a writer's tags with the project of its working directory, unless they are global
+        or name another project.
+        """
+        tags = self.with_whole_name(tags, place)
+        return tags if place is None else place.tags(tags)
+
+    def with_whole_name(self, tags: Mapping[str, str], place: Place | None) -> Mapping[str, str]:
         """Return a writer's tags in which the project of its working directory has its whole name;
         see `origin.with_whole_name`.
         """
         if not isinstance(tags, Mapping):
-            return tags or {}
+            return tags  # refused later
 
         def find_projects() -> Sequence[str]:
             """Return the projects of the readable memories."""
