@@ -249,11 +249,12 @@ def _store_draft(ctx: WriteContext, prepared: Prepared) -> Created:
         created = _store_version(ctx, prepared, former)
     else:
         created, former = _store_unless_known(ctx, prepared)
-    if created.memory is None:
+    memory = created.memory
+    if memory is None:
         return created
     if prepared.superseded is not None:
         project = prepared.superseded.labels.get("project")
-        if project != created.memory.tags.get("project"):
+        if project != memory.tags.get("project"):
             where = "without a project" if project is None else f'in the project "{project}"'
             notes = filter(None, (created.note, f"it replaced a memory {where}"))
             created = replace(created, note="; ".join(notes))
@@ -263,7 +264,7 @@ def _store_draft(ctx: WriteContext, prepared: Prepared) -> Created:
         return created
     from memories.write.links import add_current_again
 
-    record = ctx.take_links_of(prepared.superseded, created.memory)
+    record = ctx.take_links_of(prepared.superseded, memory)
     record = add_current_again(ctx.store, record, before, ctx.now)
     memory = ctx.to_memory(record)
     corrects = memory.corrects if created.stored else created.corrects
