@@ -460,6 +460,8 @@ def test_the_end_of_the_own_projects_name_in_tags_means_that_project(tmp_path: P
         assert memories.get(made).tags["project"] == place.project
         assert memories.update(made, tags={"project": "till"}).tags["project"] == "till"
         assert memories.update(made, tags=end).tags["project"] == place.project
+        padded = memories.create("We deploy by hand", tags={"project": " shop "}).memory
+        assert padded is not None and padded.tags["project"] == place.project
 
 
 def test_a_dot_without_a_project_is_refused(modern: Agent) -> None:

@@ -139,7 +139,7 @@ def with_whole_name(
     Raises:
         InvalidInput: The project is `.`, and there is no place.
     """
-    name = tags.get("project")
+    name = str(tags.get("project", "")).strip()
     if name == ".":
         return {**tags, "project": present(place).project}
     if place is None or not place.project.endswith(f"/{name}") or name in find_projects():
