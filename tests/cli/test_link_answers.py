@@ -75,6 +75,10 @@ def test_a_change_that_drops_an_expiry_says_so(memory: Command) -> None:
     assert memory("update", sale, "The big sale is on").json["hint"] == "it no longer expires"
     memory("update", sale, "--valid-until", "2999-01-01")
     assert "hint" not in memory("confirm", sale).json
+    older = memory("create", PORT.format(1)).json["id"]
+    newer = memory("create", PORT.format(2), "--valid-until", "2020-01-01").json["id"]
+    hint = memory("confirm", newer).json["hint"]
+    assert hint == f"it no longer expires; {current_again(newer, older)}"
 
 
 def test_an_update_that_ends_a_link_reports_it(memory: Command, chain: tuple[str, str]) -> None:

@@ -162,6 +162,8 @@ def change_hint(
         parts.append(HINT_PENDING_AGAIN)
     elif is_unchanged(before, record, changes):
         parts.append(HINT_UNCHANGED)
+    if before.valid_until is not None and record.valid_until is None:
+        parts.append("it no longer expires")
     if record.corrected_by is not None:
         if lost:
             parts.append(lost)
@@ -177,8 +179,6 @@ def change_hint(
         parts.append(f"{before.corrected_by} no longer corrects this memory")
     elif lost:
         parts.append(lost)
-    if before.valid_until is not None and record.valid_until is None:
-        parts.append("it no longer expires")
     parts += _describe_rivals(before, record)
     named = " ".join([record.id, *parts])
     parts += describe_current_again(name for name in record.current_again if name not in named)
