@@ -296,13 +296,19 @@ def test_merging_projects_changes_tags_and_can_be_undone(memory: Command, shop: 
     made = memory("create", "Deploys happen on Tuesdays", "--key", "deploy/day").json["id"]
     assert memory("projects", "merge", ACME, "shop", "--dry-run").json["counts"] == {"tag": 1}
     assert memory("projects").json["aliases"] == {}
-    done = memory("projects", "merge", ACME, "shop").json
+    answer = memory("projects", "merge", ACME, "shop")
+    done, said = answer.json, answer.err.replace("\n", " ")
+    assert f"{ACME} is now another name for shop; to remove that name, run: " in said
     assert memory("get", made).json["project"] == "shop"
     assert memory("get", "--key", "deploy/day").json["id"] == made
     assert done["undo"].startswith("memory rollback --to ")
     assert memory("history", made).json["count"] == 2
     memory(*shlex.split(done["undo"])[1:])
     assert memory("get", made).json["project"] == ACME
+    assert memory("projects", "unalias", ACME).code == 0
+    unused = memory("projects", "merge", "till", "shop", "--format", "text")
+    assert unused.out == "Nothing matches.\n"
+    assert "till is now another name for shop; " in unused.err.replace("\n", " ")
 
 
 def test_an_error_in_a_merge_says_that_the_alias_was_added(

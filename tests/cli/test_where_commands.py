@@ -112,7 +112,7 @@ def test_a_command_without_matches_reports_that_and_succeeds(memory: Command) ->
         answer = memory(*command, "--where", "type = rule")
         assert (answer.code, answer.json["count"]) == (0, 0)
         text = memory(*command, "--where", "type = rule", "--format", "text")
-        assert text.out == "Nothing matches; nothing was changed.\n"
+        assert text.out == "Nothing matches.\n"
 
 
 @pytest.mark.usefixtures("filled")

@@ -376,6 +376,8 @@ def _unalias(name: str) -> int:
 def _alias(
     memories: "Memories", names: Sequence[str], show: str | None, *, merge: bool, dry_run: bool
 ) -> int:
+    from shlex import quote
+
     from memories.cli.bulk import change_many
 
     home = registers()
@@ -397,7 +399,11 @@ def _alias(
         return memories.tag_where(None, rename_tags=renamed, dry_run=dry_run)
 
     if merge:
-        return change_many(rename, show)
+        code = change_many(rename, show)
+        if not dry_run:
+            remedy = f"to remove that name, run: memory projects unalias {quote(alias)}"
+            note(f"{alias} is now another name for {project}; {remedy}")
+        return code
     register()
     emit(
         {"alias": alias, "project": project},

@@ -169,7 +169,7 @@ def _similarity(record: "Similar", remark: str) -> str:
 def bulk_result(affected: "Affected", undo: str | None, limit: int) -> str:
     """Render the result of a bulk change, with the first `limit` memories."""
     if not any(affected.counts.values()):
-        lines = ["Nothing matches; nothing was changed."]
+        lines = ["Nothing matches."]
     else:
         head = "Would be done" if affected.dry_run else "Done"
         lines = [f"{head}: {summarize(affected)}."]
