@@ -9,7 +9,6 @@ from memories.embedders.minilm import MiniLM
 from memories.read.replacements import (
     MAX_CHARACTERS,
     REPLACES,
-    SURELY_REPLACES,
     UNRELATED,
     reports_change,
     score_replacement,
@@ -31,22 +30,20 @@ def score(shared: int, start: str = "We use") -> float:
 
 
 def test_a_text_that_repeats_most_words_may_replace_the_older_text() -> None:
-    assert score(15) >= SURELY_REPLACES > score(14) >= REPLACES > score(12)
+    assert score(14) >= REPLACES > score(12)
 
 
 def test_a_text_that_announces_a_change_needs_half_of_the_words() -> None:
     start = "We no longer use"
-    assert score(11, start) >= SURELY_REPLACES > score(10, start) >= REPLACES > score(8, start)
+    assert score(10, start) >= REPLACES > score(8, start)
 
 
 def test_texts_with_no_words_in_common_must_be_close() -> None:
     space = FakeEmbedder.space
     new = "We no longer go there on foot".ljust(len(OLD), ".")
-    for closeness, is_high in ((SURELY_REPLACES, True), (SURELY_REPLACES - 0.1, False)):
+    for closeness, may_replace in ((REPLACES, True), (REPLACES - 0.1, False)):
         similarity = space.noise_mean + closeness * (space.duplicate - space.noise_mean)
-        rating = score_replacement(new, OLD, similarity, space)
-        assert rating >= REPLACES
-        assert (rating >= SURELY_REPLACES) is is_high
+        assert (score_replacement(new, OLD, similarity, space) >= REPLACES) is may_replace
 
 
 def test_a_longer_text_is_more_likely_to_replace_the_older_one() -> None:

@@ -41,7 +41,7 @@ from memories.models import (
     is_recall_off,
     is_valid_in,
 )
-from memories.read.replacements import SURELY_REPLACES, score_replacement
+from memories.read.replacements import REPLACES, score_replacement
 from memories.read.versions import has_expired
 from memories.search.ranking import Features, Ranked
 from memories.search.results import Hit, SearchResult, with_verdicts
@@ -571,7 +571,7 @@ def _find_newer(older: Rated, candidates: Sequence[Rated], space: "Space | None"
 
     A memory replaces at most one other memory: the one for which its score is highest.
     """
-    best, best_score = None, SURELY_REPLACES
+    best, best_score = None, REPLACES
     for newer in candidates:
         score = _score_replacement(newer, older, space)
         if score < best_score or is_recall_off(newer.memory.tags):

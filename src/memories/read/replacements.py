@@ -33,8 +33,7 @@ MAX_LENGTH = 0.7  # limit of the logarithm of the lengths' ratio, in both direct
 ANNOUNCED = 1.8  # added to the log-odds of a text whose words announce a change; see `_change`
 LEAST_ANNOUNCED = 0.4  # minimum log-odds for such a text
 UNANNOUNCED = -1.0  # log-odds for any other text whose vector can't be rated
-REPLACES = 0.55  # minimum score of a text that may replace another, so that its writer is told
-SURELY_REPLACES = 0.8  # minimum score of a text that comes before the older one in a list
+REPLACES = 0.55  # minimum score of a text that may replace another
 UNRELATED = 0.25  # closeness below which two texts are about different subjects
 MAX_CHARACTERS = 2_000  # maximum number of characters of a text that may replace another
 
@@ -50,7 +49,7 @@ def score_replacement(
     closest: float | None = None,
 ) -> float:
     """Return how likely a text is to replace an older one. It may if the score is at least
-    `REPLACES`, and probably does if it is at least `SURELY_REPLACES`.
+    `REPLACES`.
 
     The score is a weighted sum of:
 

@@ -21,7 +21,7 @@ from memories.errors import EmbedderError, InvalidInput
 from memories.guard import validate
 from memories.languages.text import query_terms, stop_terms
 from memories.read.lookup import Lookup, apply_filters, only_pending, with_global
-from memories.read.replacements import SURELY_REPLACES, score_replacement
+from memories.read.replacements import REPLACES, score_replacement
 from memories.read.versions import has_expired, is_corrected, stated_at
 from memories.search import noise
 from memories.search.candidates import GatheredCandidates, Query, gather_standalone
@@ -460,7 +460,7 @@ def _may_replace(
         similarity = float((new_vectors @ old_vectors.T).max())
     space = None if query.embedder is None else query.embedder.space
     score = score_replacement(newer.text, older.text, similarity, space, new_vectors)
-    return score >= SURELY_REPLACES
+    return score >= REPLACES
 
 
 def _apply_limit_again(ordered: Sequence[Ranked], limit: int) -> list[Ranked]:
