@@ -21,12 +21,12 @@ from memories.cli.app import app
 from memories.cli.search import list_, search
 from memories.errors import InvalidInput
 from memories.guard.origin import TRUSTS
+from memories.guard.validate import ROLES
 from memories.identity import tokens
 from memories.mcp.answers import short_id
-from memories.search.filters import FILTERS, ROLES, SCOPES, TIERS, Scope, SearchFilters, Tier
+from memories.search.filters import FILTERS, SCOPES, TIERS, Scope, SearchFilters, Tier
 from memories.server.api.memory_routes import LISTING, SEARCH
 from memories.settings import RANKS, SETTINGS
-from memories.stores import records
 from tables import failed_cases
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def test_the_table_has_every_filter_of_the_library() -> None:
     assert get_args(Scope) == SCOPES
     assert get_args(Tier) == TIERS
     assert (FILTERS["trust"].choices, FILTERS["rank"].choices) == (TRUSTS, RANKS)
-    assert FILTERS["role"].choices == ROLES == records.ROLES
+    assert FILTERS["role"].choices == ROLES
     usual = {setting.name: str(setting.default) for setting in SETTINGS}
     rows = {"limit": "default_limit", "min_confidence": "min_confidence", "rank": "rank"}
     assert {name: FILTERS[name].default for name in rows} == {

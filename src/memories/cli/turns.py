@@ -35,8 +35,7 @@ from memories.cli.output import (
 )
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput, NotFound, SystemFault
-from memories.guard.validate import amount, read_json
-from memories.search.filters import ROLES
+from memories.guard.validate import ROLES, amount, read_json
 
 if TYPE_CHECKING:
     from memories.context.gateway import WithScratchpad

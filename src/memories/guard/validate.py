@@ -21,6 +21,7 @@ MAX_TAG_KEY = 64
 MAX_TAG_VALUE = 256
 MAX_KEY = 256
 MAX_NAMESPACE = 63
+ROLES = ("user", "assistant", "system", "tool")
 _MAX_QUOTED = 4_096  # maximum number of characters of a text that are read in order to quote it
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -236,6 +237,17 @@ def key(text: str) -> str:
         InvalidInput: The key is empty, too long, or has several lines.
     """
     return one_line(text, "key")
+
+
+def role(text: str) -> str:
+    """Return the role of a turn's speaker, which is one of `ROLES`.
+
+    Raises:
+        InvalidInput: It is another text.
+    """
+    if text not in ROLES:
+        raise InvalidInput(f'role "{shown(str(text))}" is not one of {", ".join(ROLES)}')
+    return text
 
 
 def one_line(text: str, name: str) -> str:

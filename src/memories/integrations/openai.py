@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from memories import InvalidInput, Memories, NotFound, Turn, TurnDraft
 from memories.guard import validate
+from memories.guard.validate import ROLES
 
 if TYPE_CHECKING:
     from agents.memory import SessionSettings
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _PAGE = 1_000
 _ENCRYPTED = "encrypted_content"  # name of the encrypted part of an item, such as its reasoning
 _AS_JSON = {"format": "agents-item"}  # tag of a turn whose content is an item's JSON
-_ROLES = ("user", "assistant", "system", "tool")
 
 
 class MemoriesSession:
@@ -114,9 +114,9 @@ class MemoriesSession:
 
 def _draft(item: Mapping[str, Any], redactor: "Redactor") -> TurnDraft:
     role, content = item.get("role"), item.get("content")
-    if set(item) == {"role", "content"} and role in _ROLES and _is_stored_unchanged(content):
+    if set(item) == {"role", "content"} and role in ROLES and _is_stored_unchanged(content):
         return TurnDraft(str(content), role=str(role))
-    if role not in _ROLES:
+    if role not in ROLES:
         role = "tool" if str(item.get("type", "")).endswith("output") else "assistant"
     encrypted = {_ENCRYPTED: item[_ENCRYPTED]} if _is_encrypted(item) else {}
     readable = {name: value for name, value in item.items() if name not in encrypted}

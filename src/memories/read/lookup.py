@@ -25,7 +25,7 @@ from memories.read.versions import (
 from memories.settings import Config
 from memories.stores.damage import refusal
 from memories.stores.protocol import Store, refuse_damaged
-from memories.stores.records import ROLE, ROLES, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
+from memories.stores.records import ROLE, SEARCHED, SPEAKER, Collection, Filter, Record, Ref
 
 MAX_VERSIONS = 1_000_000  # more versions than any memory has
 MAX_DELETED = 100  # maximum number of deleted memories to read when no memory has a key
@@ -673,10 +673,7 @@ def _narrow_speaker(where: Filter, filters: Mapping[str, Any]) -> Filter:
     role, speaker = filters.get("role"), filters.get("speaker")
     labels: dict[str, str] = {}
     if role is not None:
-        if role not in ROLES:
-            shown = validate.shown(str(role))
-            raise InvalidInput(f'role "{shown}" is not one of {", ".join(ROLES)}')
-        labels[ROLE] = role
+        labels[ROLE] = validate.role(role)
     if speaker is not None:
         labels[SPEAKER] = validate.one_line(speaker, "speaker")
     for key, value in labels.items():

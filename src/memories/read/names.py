@@ -8,10 +8,11 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from memories.guard.origin import IMPORT, TRUSTS, origin_of
+from memories.guard.validate import ROLES
 from memories.models import VERDICTS, DecayPolicy
 from memories.read import versions
 from memories.read.turns import start_of
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Record
+from memories.stores.records import ROLE, SPEAKER, Collection, Record
 
 Reader = Callable[[Record], Any]  # returns a record's value for a name, or None
 

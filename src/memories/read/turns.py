@@ -12,7 +12,7 @@ from operator import attrgetter
 from memories.guard import validate
 from memories.guard.origin import PART, Origin, origin_of, tags_of
 from memories.stores.protocol import Store
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
+from memories.stores.records import ROLE, SPEAKER, Collection, Filter, Record, Ref
 
 PARTS = "parts"  # field in each part of a long message: the number of parts
 MESSAGE_ID = "message_id"
@@ -119,7 +119,7 @@ def to_turn(record: Record) -> Turn:
         index=start,
         namespace=record.ref.namespace,
         content=record.text,
-        role=labels.pop(ROLE, ROLES[0]),
+        role=labels.pop(ROLE, validate.ROLES[0]),
         speaker=labels.pop(SPEAKER, None),
         created_at=said_at(record),
         session=record.ref.position if record.session is None else record.session,

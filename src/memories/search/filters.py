@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from memories.errors import InvalidInput
 from memories.guard.origin import TRUSTS
-from memories.guard.validate import shown
+from memories.guard.validate import ROLES, shown
 from memories.settings import RANKS
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ Tier = Literal["deep", "hot", "auto"]
 Kind = Literal["text", "time", "share", "whole", "flag", "tags"]
 SCOPES: tuple[Scope, ...] = ("memories", "history", "all")
 TIERS: tuple[Tier, ...] = ("deep", "hot", "auto")
-ROLES = ("user", "assistant", "system", "tool")
 
 
 class SearchFilters(TypedDict, total=False):

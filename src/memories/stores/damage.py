@@ -17,10 +17,10 @@ from memories.core.times import from_millis
 from memories.errors import InvalidInput, StoreDamaged
 from memories.guard import validate
 from memories.guard.origin import PART
-from memories.guard.validate import shown
+from memories.guard.validate import ROLES, shown
 from memories.languages import make_visible
 from memories.models import MAX_TURN_CHARACTERS, DecayPolicy
-from memories.stores.records import ROLE, ROLES, SPEAKER, Collection, Finding, Record, Ref
+from memories.stores.records import ROLE, SPEAKER, Collection, Finding, Record, Ref
 
 UNKNOWN = "?"  # stands for an unreadable namespace; no namespace can have this name
 # A group whose name can't be read or passed as an argument is called `damaged-NUMBER` instead.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPEAKER, ROLE = "speaker", "role"  # keys of a turn's labels
-ROLES = ("user", "assistant", "system", "tool")
 # The highest index that a caller may choose for a turn; the next turns are numbered from there.
 MAX_INDEX = 2**31 - 1
 BESIDE = 2  # `Store.matches` also returns this many turns before and after the best matches
@@ -88,7 +87,7 @@ class Record(NamedTuple):
 
     @property
     def role(self) -> str | None:
-        """The role of a turn's speaker, one of `ROLES`; None for a memory."""
+        """The role of a turn's speaker, one of `guard.validate.ROLES`; None for a memory."""
         if self.ref.collection is Collection.HISTORY:
             return self.labels.get(ROLE)
         return None

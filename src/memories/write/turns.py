@@ -39,7 +39,7 @@ from memories.read.turns import (
 )
 from memories.stores.logged import stamp_record
 from memories.stores.protocol import Store, find_first, refuse_damaged
-from memories.stores.records import MAX_INDEX, ROLE, ROLES, SPEAKER, Collection, Filter, Record, Ref
+from memories.stores.records import MAX_INDEX, ROLE, SPEAKER, Collection, Filter, Record, Ref
 from memories.write.suspicion import mark_suspicious
 
 if TYPE_CHECKING:
@@ -199,9 +199,7 @@ def _check(draft: TurnDraft, now: datetime) -> TurnDraft:
             f"content is {len(content)} characters; a turn can have at most "
             f"{MAX_MESSAGE_CHARACTERS}; shorten it"
         )
-    if draft.role not in ROLES:
-        shown = validate.shown(str(draft.role))
-        raise InvalidInput(f'role "{shown}" is not one of {", ".join(ROLES)}')
+    validate.role(draft.role)
     if type(draft.index) is not int or not 0 <= draft.index <= MAX_INDEX:
         raise InvalidInput(f"index must be a whole number from 0 to {MAX_INDEX}")
     tags = validate.tags(draft.tags)

@@ -13,11 +13,11 @@ from memories.context.memories_backend import MemoriesBackend
 from memories.core.events import noting
 from memories.core.times import parse_time_in_zone
 from memories.errors import InvalidInput
+from memories.guard.validate import ROLES
 from memories.identity.place import name_project
 from memories.identity.session_block import CLIENTS, build_session_block
 from memories.identity.session_block import shape as block_shape
 from memories.read.turns import TurnDraft
-from memories.search.filters import ROLES
 from memories.server.api.memory_routes import AS_OF, CURSOR, FILTERED, LIMIT
 from memories.server.api.routes import (
     Answer,
