@@ -73,10 +73,11 @@ def score_replacement(
     """
     if max(len(new), len(old)) > MAX_CHARACTERS:
         return 0.0
-    # All texts in a script that the model doesn't know have similar vectors.
-    is_unknown = space is not None and space.latin_only and not is_latin(new)
+    if space is not None and space.latin_only and not is_latin(new):
+        # All texts in a script that the model doesn't know have similar vectors.
+        similarity = vectors = None
     closeness, behind = None, 0.0
-    if similarity is not None and space is not None and not is_unknown:
+    if similarity is not None and space is not None:
         unit = space.duplicate - space.noise_mean
         closeness = (similarity - space.noise_mean) / unit
         if closeness < UNRELATED:

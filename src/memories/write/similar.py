@@ -243,12 +243,15 @@ def score_rivals(
         vectors: The draft's vectors.
     """
     space = None if ctx.embedder is None else ctx.embedder.space
-    closest = rivals[0].similarity if rivals else None
+    current = [
+        candidate
+        for candidate in rivals[:_MAX_SCORED]
+        if not versions.is_corrected(candidate.record, ctx.now)
+    ]
+    closest = current[0].similarity if current else None
     scored: list[tuple[float, Candidate]] = []
-    for candidate in rivals[:_MAX_SCORED]:
+    for candidate in current:
         record = candidate.record
-        if versions.is_corrected(record, ctx.now):
-            continue
         score = score_replacement(
             draft.content, record.text, candidate.similarity, space, vectors, closest
         )
